@@ -1,0 +1,53 @@
+# The two commands: `make demo` and `make test`. Both set everything up first; only Python 3.11+ is assumed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' -not -path '*/__pycache__/*' 2>/dev/null)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test check pytest vitest bench soak screenshots browser clean
+
+demo: $(READY)
+	@$(BIN)/python -m loader.demo $(DEMO)
+
+test: check vitest pytest
+
+check: $(READY)
+	@echo "ruff"; $(BIN)/ruff check loader backend tests frontend
+	@echo "ruff format"; $(BIN)/ruff format --check -q loader backend tests frontend
+	@echo "mypy"; $(BIN)/mypy
+	@echo "svelte-check"; $(BIN)/python frontend/scripts/npm.py run --silent check
+
+vitest: $(READY)
+	@$(BIN)/python frontend/scripts/npm.py run --silent test
+
+pytest: $(READY) browser
+	@$(BIN)/python -m pytest $(PYTEST)
+
+bench: $(READY)
+	@$(BIN)/python -m tests.benchmarks $(BENCH)
+
+soak: $(READY)
+	@PENSTOCK_SOAK=600 $(BIN)/python -m pytest --timeout 3000 tests/loader/test_machine.py tests/loader/test_soak.py
+
+screenshots: $(READY) browser
+	@PENSTOCK_SCREENSHOTS=$${DIR:-frontend/screenshots} $(BIN)/python -m pytest tests/browser -k pictures
+
+# A Chromium on PATH, or Playwright's own; Debian's package where we may install it.
+browser: $(READY)
+	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
+		|| $(BIN)/python -c "import pathlib, sys, playwright.sync_api as p; c = p.sync_playwright().start(); sys.exit(not pathlib.Path(c.chromium.executable_path).exists())" 2>/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing chromium" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
+		|| $(BIN)/python -m playwright install chromium
+
+$(READY): pyproject.toml constraints.txt $(FRONTEND)
+	@echo "setting up $(VENV) (the first time takes a minute or two)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer, not " + sys.version.split()[0])'
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]' 2>&1 | grep -v '^WARNING: Location' || [ $${PIPESTATUS:-0} = 0 ]
+	@$(BIN)/python -c 'import loader, backend'
+	@touch $@
+
+clean:
+	@rm -rf $(VENV) build dist backend/static frontend/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
