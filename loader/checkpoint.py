@@ -1,0 +1,67 @@
+"""States of a loader: what `state_dict` gives and `load_state_dict` takes.
+
+A state is a plain dict with named keys. It describes the point between two batches: which epoch, how many of its
+batches training has had, and what is needed to go on: for map-style datasets the sampler's position, for
+iterable-style ones the position of every shard.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .sampling import kind_of
+
+VERSION = 1
+
+State = dict[str, Any]
+
+KEYS = ("version", "epoch", "batch", "base_seed", "sampler", "generator", "digest")
+"""What every state has."""
+
+
+def describe(dataset: Any, sampler: Any) -> State:
+    """What a state must have in common with the loader that takes it. `sampler`: None for iterable-style datasets."""
+    return {
+        "version": VERSION,
+        "style": "iterable" if sampler is None else "map",
+        "dataset_length": None if sampler is None else length_of(dataset),
+        "sampling": None if sampler is None else kind_of(sampler),
+    }
+
+
+def length_of(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def check(state: Any, expected: State) -> State:
+    """Return a state that fits, or say why it does not."""
+    if not isinstance(state, dict) or "version" not in state:
+        raise ValueError(f"this is not a state of a loader: {type(state).__name__} without a version")
+    missing = [key for key in KEYS if key not in state]
+    if missing:
+        raise ValueError(f"the state is not whole: it has no {', '.join(map(repr, missing))}")
+    for key, meaning in (
+        ("version", "is of format version"),
+        ("style", "is of a dataset of style"),
+        ("dataset_length", "is of a dataset of length"),
+        ("sampling", "was saved with the sampler"),
+    ):
+        if state.get(key) != expected[key]:
+            raise ValueError(
+                f"the state does not fit this loader: it {meaning} {state.get(key)!r}, not {expected[key]!r}"
+            )
+    return state
+
+
+def generator_state(generator: torch.Generator | None) -> torch.Tensor | None:
+    return None if generator is None else generator.get_state()
+
+
+def restore_generator(generator: torch.Generator | None, state: torch.Tensor | None) -> None:
+    if generator is not None and state is not None:
+        generator.set_state(state)

@@ -1,0 +1,148 @@
+"""Fetchers: one for map-style, one for iterable-style datasets.
+
+A fetcher returns raw samples; collation is a step of its own, so that the two can be timed apart. Whoever catches an
+exception can ask it at which sample it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from collections.abc import Iterator
+from operator import length_hint
+from typing import Any, Protocol
+
+_clock = time.monotonic_ns
+
+CHEAP = 5_000
+"""Samples that take less than so many ns are timed in one batch of TIMED_STRIDE only: the clock would cost more."""
+TIMED_STRIDE = 16
+
+
+class Fetcher(Protocol):
+    stamps: list[int]
+    """When each sample of the batch was there, ns of the monotonic clock; empty if they were not timed."""
+
+    def position(self) -> int:
+        """How many samples of the batch under way are there."""
+
+    def fetch(self, index: Any) -> Any:
+        """Return the samples of one batch, or one sample if there is no automatic batching."""
+
+
+class MapFetcher:
+    def __init__(self, dataset: Any, auto_collation: bool, time_all: bool = False) -> None:
+        """`time_all`: time every sample, however cheap."""
+        self.dataset = dataset
+        self._time_all = time_all
+        self.auto_collation = auto_collation
+        self.stamps: list[int] = []
+        self._samples: list[Any] = []
+        self._left: Iterator[Any] | None = None
+        self._size = 0
+        self._fast = 0
+        self._whole_batches = bool(getattr(dataset, "__getitems__", None))
+
+    def fetch(self, index: Any) -> Any:
+        samples: list[Any] = []
+        stamps: list[int] = []
+        self._samples, self.stamps = samples, stamps
+        self._left = None
+        if not self.auto_collation:
+            sample = self.dataset[index]
+            stamps.append(_clock())
+            return sample
+        if self._whole_batches:
+            whole = self.dataset.__getitems__(index)
+            stamps.append(_clock())
+            return whole
+        dataset = self.dataset
+        if self._fast and type(index) is list:
+            self._fast -= 1
+            self._size = len(index)
+            self._left = left = iter(index)
+            return [dataset[key] for key in left]
+        keep, stamp = samples.append, stamps.append
+        start = _clock()
+        for key in index:
+            keep(dataset[key])
+            stamp(_clock())
+        if stamps and not self._time_all and stamps[-1] - start < CHEAP * len(stamps):
+            self._fast = TIMED_STRIDE - 1
+        return samples
+
+    def position(self) -> int:
+        if self._left is not None:
+            return self._size - length_hint(self._left) - 1
+        return len(self._samples)
+
+
+class IterableFetcher:
+    """Raises StopIteration when the dataset has no more batches."""
+
+    def __init__(self, dataset: Any, auto_collation: bool, drop_last: bool, state: Any = None) -> None:
+        """`state` is what `state_dict` gave: the dataset goes on from there."""
+        self.auto_collation = auto_collation
+        self.drop_last = drop_last
+        self._dataset = dataset
+        if state is not None and "dataset" in state:
+            dataset.load_state_dict(state["dataset"])
+        self.iterator: Iterator[Any] = iter(dataset)
+        if state is not None and "iterator" in state:
+            self.iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
+        self.ended = False
+        self.stateful = saves(self.iterator) or saves(dataset)
+        self.stamps: list[int] = []
+        self._samples: list[Any] = []
+
+    def fetch(self, index: Any) -> Any:
+        """`index` is only counted: as many samples are drawn as it has entries."""
+        samples: list[Any] = []
+        stamps: list[int] = []
+        self._samples, self.stamps = samples, stamps
+        if self.ended:
+            raise StopIteration
+        if not self.auto_collation:
+            sample = next(self.iterator)
+            stamps.append(_clock())
+            return sample
+        for _ in index:
+            try:
+                samples.append(next(self.iterator))
+            except StopIteration:
+                self.ended = True
+                break
+            stamps.append(_clock())
+        if not samples or (self.drop_last and len(samples) < len(index)):
+            raise StopIteration
+        return samples
+
+    def position(self) -> int:
+        return len(self._samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the dataset, by the iterator's own account or else by the dataset's."""
+        if saves(self.iterator):
+            return {"iterator": copy.deepcopy(self.iterator.state_dict())}  # type: ignore[attr-defined]
+        return {"dataset": copy.deepcopy(self._dataset.state_dict())}
+
+
+def saves(thing: object) -> bool:
+    """Can it save its position?"""
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def may_save(dataset: object) -> bool:
+    """Can the dataset, or perhaps the iterators it makes, save their position? Generators cannot."""
+    return saves(dataset) or not inspect.isgeneratorfunction(getattr(type(dataset), "__iter__", None))
+
+
+def sample_count(auto_collation: bool, fetched: Any) -> int:
+    """How many samples a fetcher's result holds."""
+    if not auto_collation:
+        return 1
+    try:
+        return len(fetched)
+    except TypeError:
+        return 1

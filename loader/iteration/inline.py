@@ -1,0 +1,108 @@
+"""Loading in the training thread itself (`num_workers=0`)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import IterDataPipe, MapDataPipe
+
+from ..checkpoint import State
+from ..collating import collate_into, default_collate
+from ..fetching import IterableFetcher, MapFetcher, sample_count
+from ..pinning import pin
+from ..telemetry.times import Cause
+from .base import EpochIterator
+from .datapipes import apply_seed, distributed_settings
+
+if TYPE_CHECKING:
+    from ..dataloader import DataLoader
+
+
+class InlineIterator(EpochIterator):
+    def __init__(self, loader: DataLoader[Any], state: State | None) -> None:
+        dataset, _ = apply_seed(loader)
+        super().__init__(loader, state)
+        if loader.timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        if isinstance(dataset, IterDataPipe | MapDataPipe):
+            world_size, rank = distributed_settings()
+            torch.utils.data.graph_settings.apply_sharding(dataset, world_size, rank)
+        self._auto = loader._auto_collation
+        self._gate = loader.gate
+        collate = loader.collate_fn
+        if collate in (default_collate, torch.utils.data.default_collate):
+            collate = _collate
+        self._collate = collate
+        self.open(state)
+        self._indices: Any = self._sampler_iter
+        self._fetcher: MapFetcher | IterableFetcher
+        if self._iterable:
+            self._fetcher = _resumed(dataset, self._auto, loader.drop_last, state)
+        else:
+            self._fetcher = MapFetcher(dataset, self._auto)
+
+    def _next(self) -> Any:
+        times, started = self.ledger.times, time.monotonic_ns()
+        times.enter(started)
+        if self._gate.status()[0]:
+            times.wait(started, Cause.PAUSED)
+            self._gate.wait()
+            times.leave(time.monotonic_ns())
+        if self._gate.closed:
+            raise RuntimeError("the loader was closed while it was iterated over")
+        times.wait(time.monotonic_ns(), Cause.STARVATION if self.yielded else Cause.STARTUP)
+        try:
+            index = next(self._indices)
+            try:
+                samples = self._fetcher.fetch(index)
+                data = self._collate(samples)
+                if self.pin_mode == "accelerator":
+                    data = pin(data)
+            except StopIteration:
+                raise
+            except Exception:
+                # A batch that failed counts as yielded: asked for the next, the loader goes on behind it.
+                self._note(index, 0)
+                self.yielded += 1
+                raise
+        except StopIteration:
+            self.close_epoch("ended")
+            raise
+        finally:
+            times.leave(time.monotonic_ns())
+        self._note(index, sample_count(self._auto, samples))
+        return data
+
+    def _note(self, index: Any, samples: int) -> None:
+        indices = None if self._iterable else index
+        self.ledger.add(self.number, self.yielded, indices, self.base_seed, samples, 0)
+
+    def _shards_state(self) -> State:
+        if not isinstance(self._fetcher, IterableFetcher):
+            return {}
+        if not self._fetcher.stateful:
+            raise ValueError(
+                "this iterable-style dataset cannot save its position: neither it nor its iterator has "
+                "state_dict() and load_state_dict()"
+            )
+        shard = {"dataset": self._fetcher.state_dict(), "ended": self._fetcher.ended, "generators": None}
+        return {"shards": [shard], "turn": 0}
+
+
+def _resumed(dataset: Any, auto: bool, drop_last: bool, state: State | None) -> IterableFetcher:
+    shards = None if state is None else state.get("shards")
+    if not shards or shards[0] is None:
+        return IterableFetcher(dataset, auto, drop_last)
+    fetcher = IterableFetcher(dataset, auto, drop_last, shards[0]["dataset"])
+    fetcher.ended = shards[0]["ended"]
+    return fetcher
+
+
+def _collate(samples: Any) -> Any:
+    return collate_into(samples, _nowhere)
+
+
+def _nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """There is no slot to collate into."""

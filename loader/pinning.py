@@ -1,0 +1,153 @@
+"""The pin stage: makes finished batches ready for fast copies to an accelerator.
+
+With an accelerator it copies every tensor with `tensor.pin_memory()`, as torch does. Without one it page-locks the
+slots in place with mlock, as far as the limits allow, so that they are never swapped out. It runs in a thread of its
+own between the reorder buffer and the data queue.
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+import resource
+import threading
+import time
+import warnings
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+import torch
+
+from .failures import Failure
+from .pool.delivery import Decoded, dispose, facts, unpack, worker_of
+from .pool.epoch import Epoch
+from .pool.window import Finished
+from .protocol import PinMode
+from .protocol import PinStage as PinCounters
+
+
+def choose_mode(pin_memory: bool, pin_memory_device: str) -> PinMode:
+    """Decide how to pin, and warn where that is not what was asked for."""
+    if not pin_memory:
+        return "off"
+    if pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{pin_memory_device}'.",
+            stacklevel=4,
+        )
+    if not torch.accelerator.is_available():
+        limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        allowance = "all" if limit == resource.RLIM_INFINITY else f"up to {limit >> 10} KiB"
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used. "
+            f"Batches in shared memory are page-locked with mlock instead (RLIMIT_MEMLOCK allows {allowance}).",
+            stacklevel=4,
+        )
+        return "mlock"
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and accelerator.type == "mps":
+        warnings.warn(
+            "'pin_memory' argument is set as true but not supported on MPS now, device pinned memory won't be used.",
+            stacklevel=4,
+        )
+        return "none"
+    return "accelerator"
+
+
+def pin(data: Any) -> Any:
+    """Copy every tensor in `data` to pinned memory and keep the structure."""
+    if hasattr(data, "pin_memory"):  # tensors, and batch types of the user's own
+        return data.pin_memory()
+    if isinstance(data, str | bytes):
+        return data
+    if isinstance(data, Mapping):
+        return _pin_mapping(data)
+    if isinstance(data, tuple):
+        parts = [pin(part) for part in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    if isinstance(data, Sequence):
+        return _pin_sequence(data)
+    return data
+
+
+def _pin_mapping(data: Any) -> Any:
+    pinned = {key: pin(value) for key, value in data.items()}
+    try:
+        if isinstance(data, MutableMapping):
+            clone = copy.copy(data)
+            clone.update(pinned)
+            return clone
+        return type(data)(pinned)
+    except TypeError:
+        return pinned
+
+
+def _pin_sequence(data: Any) -> Any:
+    pinned = [pin(value) for value in data]
+    try:
+        if isinstance(data, MutableSequence):
+            clone = copy.copy(data)
+            clone[:] = pinned
+            return clone
+        return type(data)(pinned)
+    except TypeError:
+        return pinned
+
+
+class PinStage:
+    """A thread that takes finished batches in order and appends them, pinned, to the epoch's data queue."""
+
+    def __init__(self, mode: PinMode) -> None:
+        self.mode: PinMode = mode
+        self._queue: queue.SimpleQueue[tuple[Epoch, Finished] | None] = queue.SimpleQueue()
+        self._batches = self._bytes = self._ns = 0
+        self._device = torch.accelerator.current_device_index() if mode == "accelerator" else -1
+        self._thread = threading.Thread(target=self._run, name="loader-pin", daemon=True)
+        self._thread.start()
+
+    def counters(self) -> PinCounters:
+        return PinCounters(self.mode, self._batches, self._bytes, self._ns // 1000)
+
+    def put(self, epoch: Epoch, ready: list[Finished]) -> None:
+        for finished in ready:
+            self._queue.put((epoch, finished))
+
+    def close(self) -> None:
+        self._queue.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)  # of this thread: the copy should not take all cores
+        if self.mode == "accelerator":
+            torch.accelerator.set_device_index(self._device)
+        while (item := self._queue.get()) is not None:
+            epoch, finished = item
+            del item
+            if epoch.abandoned:
+                dispose(finished)
+            else:
+                start = time.monotonic_ns()
+                self._pin(finished)
+                self._ns += time.monotonic_ns() - start
+                self._batches += 1
+                self._bytes += finished.nbytes
+                epoch.ready.append(finished)
+            epoch.pin_left += 1
+            epoch.signal.set()
+            del epoch, finished
+
+    def _pin(self, finished: Finished) -> None:
+        batch, worker = facts(finished), worker_of(finished)
+        if batch is None or batch.encoded is None:
+            return
+        if self.mode == "accelerator":
+            try:
+                finished.result = Decoded(pin(unpack(finished, 0)), batch)
+            except Exception as error:
+                failure = Failure.capture(error, f"in pin memory thread for device {self._device}")
+                finished.result = Decoded(None, batch, failure)
+        elif self.mode == "mlock" and worker is not None and batch.encoded.slot >= 0:
+            worker.slots.mapping(batch.encoded.slot).lock()

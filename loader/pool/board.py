@@ -1,0 +1,167 @@
+"""The board: a fixed-size shared table of worker states and counters, and the words by which workers are steered.
+
+Every word is an aligned 64-bit integer with one writer: the worker writes its row, the conductor writes the words
+under `CONTROL`. Readers need no lock: a word is read whole, and a row that is read while it changes is at most one
+step of one batch out of date. A worker looks at its control words between two batches, so that pausing, retiring and
+abandoning an epoch need no message to get past tasks that are already in its index queue.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import get_args
+
+from ..protocol import WorkerState
+from .memory import Mapping
+
+STATES: tuple[WorkerState, ...] = get_args(WorkerState)
+STARTING, IDLE, FETCHING, COLLATING, SENDING, PAUSED, RETIRING, DEAD = range(len(STATES))
+
+ROW = 160
+"""Words a worker."""
+
+
+class Word:
+    """Places in a row."""
+
+    CONTROL = 0
+    """One of RUN, HOLD, LEAVE; written by the conductor."""
+    EPOCH = 1
+    """Tasks of other epochs are to be skipped; written by the conductor."""
+    STATE = 2
+    SINCE = 3
+    """When the state began, ns of the monotonic clock."""
+    BATCH = 4
+    """Batch under way or done last; -1: none yet."""
+    STARTED = 5
+    """Tasks taken up, skipped ones included."""
+    BATCHES = 6
+    SAMPLES = 7
+    BYTES = 8
+    FETCH = 9
+    """Times in ns."""
+    COLLATE = 10
+    SEND = 11
+    IDLE = 12
+    PID = 13
+    RECALLED = 14
+    """Tasks handed over before this one, and not started, are to be skipped; written by the conductor."""
+    COST = 32
+    """From here on: 128 counts of sample times, in buckets that grow by the fourth root of two."""
+
+
+RUN, HOLD, LEAVE = 0, 1, 2
+
+COST_BUCKETS = ROW - Word.COST
+_COST_OFFSET = 8
+_COST_PER_OCTAVE = 4
+
+
+def cost_bucket(nanoseconds: int) -> int:
+    """The bucket of a sample time: four buckets an octave, from 256 ns up."""
+    octave = nanoseconds.bit_length() - 1
+    if octave < _COST_OFFSET:
+        return 0
+    quarter = (nanoseconds >> (octave - 2)) & 3
+    return min((octave - _COST_OFFSET) * _COST_PER_OCTAVE + quarter, COST_BUCKETS - 1)
+
+
+def cost_of_bucket(bucket: int) -> int:
+    """The middle of a bucket, ns."""
+    octave, quarter = divmod(bucket, _COST_PER_OCTAVE)
+    low = (4 + quarter) << (octave + _COST_OFFSET - 2)
+    return low + (1 << (octave + _COST_OFFSET - 3))
+
+
+def size_of_board(rows: int) -> int:
+    return rows * ROW * 8
+
+
+class Board:
+    """The table as one process sees it."""
+
+    def __init__(self, descriptor: int, rows: int) -> None:
+        self.rows = rows
+        self._mapping = Mapping(descriptor, size_of_board(rows))
+        self.words = memoryview(self._mapping.export()).cast("B").cast("q")
+
+    def row(self, worker: int) -> memoryview:
+        return self.words[worker * ROW : (worker + 1) * ROW]
+
+    def clear(self, worker: int) -> None:
+        """Make a row ready for a new worker; its control words stay as they are."""
+        row = self.row(worker)
+        row[Word.STATE : ROW] = memoryview(bytes((ROW - Word.STATE) * 8)).cast("q")
+        row[Word.BATCH] = -1
+        row[Word.SINCE] = time.monotonic_ns()
+
+
+class Recorder:
+    """What a worker writes on its row: one call at each seam of a batch's way through it."""
+
+    def __init__(self, row: memoryview) -> None:
+        self._row = row
+        self._clock = time.monotonic_ns
+        self._last = self._clock()
+        self.started = self.fetched = self.collated = 0
+
+    def idle(self) -> None:
+        """No task is at hand."""
+        now = self._clock()
+        row = self._row
+        row[Word.SEND if row[Word.STATE] == SENDING else Word.IDLE] += now - self._last
+        row[Word.STATE] = IDLE
+        row[Word.SINCE] = self._last = now
+
+    def paused(self) -> None:
+        row = self._row
+        row[Word.STATE] = PAUSED
+        row[Word.SINCE] = self._clock()
+
+    def retiring(self) -> None:
+        self._row[Word.STATE] = RETIRING
+
+    def skip(self) -> None:
+        """A task was taken up that nobody wants any more."""
+        self._row[Word.STARTED] += 1
+
+    def moment(self) -> int:
+        return self._clock()
+
+    def start(self, batch: int) -> None:
+        """A task was taken up."""
+        now = self._clock()
+        row = self._row
+        row[Word.IDLE if row[Word.STATE] in (IDLE, PAUSED, STARTING) else Word.SEND] += now - self._last
+        row[Word.STATE] = FETCHING
+        row[Word.SINCE] = self._last = self.started = now
+        row[Word.BATCH] = batch
+        row[Word.STARTED] += 1
+
+    def fetch_done(self, samples: int) -> None:
+        now = self._clock()
+        row = self._row
+        row[Word.FETCH] += now - self._last
+        row[Word.SAMPLES] += samples
+        row[Word.STATE] = COLLATING
+        row[Word.SINCE] = self._last = self.fetched = now
+
+    def collate_done(self) -> None:
+        now = self._clock()
+        row = self._row
+        row[Word.COLLATE] += now - self._last
+        row[Word.STATE] = SENDING
+        row[Word.SINCE] = self._last = self.collated = now
+
+    def encode_done(self, nbytes: int) -> int:
+        """The batch is in its slot or message. Returns the moment."""
+        row = self._row
+        row[Word.BATCHES] += 1
+        row[Word.BYTES] += nbytes
+        return self._clock()
+
+    def costs(self, durations: list[int]) -> None:
+        """Count sample times, ns."""
+        row = self._row
+        for duration in durations:
+            row[Word.COST + cost_bucket(duration)] += 1

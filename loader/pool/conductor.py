@@ -1,0 +1,506 @@
+"""The conductor: one thread in the training process that runs the pool.
+
+It owns the workers, the window and the slots; nobody else touches them. Other threads leave requests in a deque and
+ring the doorbell; the iterating thread only takes from the epoch's data queue.
+
+How everything ends, whatever ends it:
+
+1. Whoever closes the pool sets `closing` and rings. The conductor leaves its loop in every case through `_shut_down`,
+   also when it fails.
+2. `_shut_down` closes the workers' channels. An idle worker sees the end of its channel and leaves; a busy one leaves
+   after its batch. The zygote is told to wait for them for the grace that was asked for and then to kill them. It
+   reaps all of them before it exits, and `Nursery.end` waits for that, kills the zygote if it must, and closes the
+   last descriptors.
+3. If the training process dies instead, the zygote's channel reaches its end (see `zygote`).
+4. A forked copy of the training process has no conductor thread; `Pool` knows its owner's pid and does nothing there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ..control import Ticket
+from ..failures import WorkerLostError
+from ..protocol import CommandState
+from ..telemetry.observer import Observer
+from ..telemetry.times import Cause
+from .board import Board
+from .channel import ChannelClosedError
+from .codec import Encoded
+from .crew import Crew
+from .delivery import dispose, give_back
+from .dispatch import Dispatcher
+from .epoch import Epoch
+from .nursery import Nursery, signal_name
+from .roster import Roster, WorkerHandle
+from .sharding import ShardedWindow
+from .signals import Doorbell, emptied
+from .tasks import Batch
+from .waits import Waits
+from .window import Finished, Task, Window
+
+AT_A_TIME = 2
+"""Workers that the zygote is asked for at a time."""
+LOOK_AGAIN = 5.0
+"""ms between two looks at whether a task waits behind a slow batch while somebody has nothing to do."""
+
+
+class Conductor(threading.Thread):
+    def __init__(
+        self,
+        board: Board,
+        base_seed: int,
+        workers: int,
+        max_retries: int,
+        limit_tasks: Callable[[int], int],
+        pin: Callable[[Epoch, list[Finished]], None] | None,
+        at_end: Callable[[], None],
+        observer: Observer,
+    ) -> None:
+        super().__init__(name="loader-conductor", daemon=True)
+        self.board = board
+        self.target = workers
+        """How many workers there should be."""
+        self.closing = False
+        self.grace = 5.0
+        self.epoch: Epoch | None = None
+        self.observer = observer
+        self.zygotes_lost = 0
+        """The iterating thread, which alone may fork or pickle, starts another zygote when this grows."""
+        self._crew = Crew(board, base_seed)
+        self._dispatcher = Dispatcher(self._crew, limit_tasks)
+        self.waits = Waits(self._crew, observer)
+        self._requests: deque[tuple[Any, ...]] = deque()
+        self._max_retries = max_retries
+        self._pin = pin
+        self._at_end = at_end
+        self._resume_at: float | None = None
+        self._resizing: Ticket | None = None
+        self._shards = 0
+        """Shards of the epoch under way, if the dataset is iterable-style."""
+        self._unsettled = True
+        """The number of workers may not be what it should be."""
+        self._deaths_at_birth = 0
+        self._given_up = False
+        self._was_complete = False
+        """There were as many workers as there should be, in this epoch."""
+        self._paused_before = 0.0
+        self._paused_since: float | None = None
+        self._ended = False
+
+    # -- called by other threads ----------------------------------------------------------------------------
+
+    @property
+    def roster(self) -> Roster:
+        return self._crew.roster
+
+    @property
+    def nursery(self) -> Nursery | None:
+        return self._crew.nursery
+
+    @property
+    def doorbell(self) -> Doorbell:
+        return self._crew.doorbell
+
+    @property
+    def hungry(self) -> bool:
+        """The iterating thread should ring when it has more tasks."""
+        return self._dispatcher.hungry
+
+    @property
+    def paused(self) -> bool:
+        return self._crew.holding
+
+    def request(self, *request: Any) -> None:
+        self._requests.append(request)
+        if self._ended:
+            self._refuse_requests()
+        else:
+            self.doorbell.ring()
+
+    def paused_for(self) -> float:
+        """Seconds that the pool has been paused in all."""
+        since = self._paused_since
+        return self._paused_before + (time.monotonic() - since if since is not None else 0.0)
+
+    def cause(self) -> Cause:
+        """Why nothing is ready."""
+        return self.waits.cause(self.epoch)
+
+    # -- the thread -----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            while not self.closing:
+                self._step()
+        except BaseException as error:
+            failure = RuntimeError(f"the loader's conductor thread failed: {error!r}")
+            failure.__cause__ = error
+            self._fail(failure)
+        finally:
+            self._shut_down()
+
+    def _step(self) -> None:
+        for sender in self._crew.wait(self._patience()):
+            if isinstance(sender, Nursery):
+                self._hear_zygote(sender)
+            else:
+                self._hear(sender)
+        while self._requests:
+            self._unsettled = True
+            operation, *rest = self._requests.popleft()
+            getattr(self, f"_do_{operation}")(*rest)
+        if self._resume_at is not None and time.monotonic() >= self._resume_at:
+            self._do_resume(None)
+        if self._unsettled:
+            self._reconcile()
+        epoch = self.epoch
+        if epoch is not None:
+            if not epoch.abandoned and not self.paused:
+                self._dispatcher.dispatch(epoch, self.target)
+            self.waits.explain(epoch)
+
+    def _patience(self) -> float | None:
+        """How long the conductor may sleep, ms; None: until something happens."""
+        timeout = self.waits.patience()
+        if self._dispatcher.look_again and self.epoch is not None and not self.paused:
+            timeout = min(timeout or LOOK_AGAIN, LOOK_AGAIN)
+        if self._resume_at is not None:
+            resume = max(0.0, self._resume_at - time.monotonic()) * 1000 + 1
+            timeout = resume if timeout is None else min(timeout, resume)
+        return timeout
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    def _do_nursery(self, nursery: Nursery) -> None:
+        self._crew.join(nursery)
+
+    def _do_epoch(self, epoch: Epoch, workers: int) -> None:
+        self._abandon()
+        self.epoch = epoch
+        self.target = workers
+        self.observer.epoch_began([worker.id for worker in self.roster])
+        self._crew.set_epoch(epoch.number)
+        self._given_up = self._was_complete = False
+        self._deaths_at_birth = 0
+        if isinstance(epoch.window, ShardedWindow):
+            self._shards = len(epoch.window.shards)
+        if self.nursery is None:
+            epoch.signal.set()  # whoever waits already has to start another zygote
+
+    def _do_abandon(self, epoch: Epoch) -> None:
+        if epoch is self.epoch:
+            self._abandon()
+
+    def _do_resize(self, workers: int, ticket: Ticket) -> None:
+        reason = self._why_not_now()
+        if reason:
+            ticket.settle("pending", self.roster.forked(), reason=reason)
+            return
+        if self._resizing is not None:
+            self._resizing.settle("superseded", self.roster.forked(), reason=f"a newer resize asked for {workers}")
+        self._resizing = ticket
+        self.target = workers
+
+    def _why_not_now(self) -> str:
+        """Why a resize has to wait for the next epoch; empty if it need not."""
+        if self.epoch is None or self.epoch.error is not None or self._given_up:
+            return "no epoch is under way"
+        window = self.epoch.window
+        if isinstance(window, ShardedWindow) and not window.movable():
+            return "the shards of this iterable-style dataset are fixed for the epoch: it cannot save its position"
+        return ""
+
+    def _do_pause(self, resume_after: float | None, ticket: Ticket | None) -> None:
+        self._resume_at = None if resume_after is None else time.monotonic() + resume_after
+        self._crew.hold(True)
+        if self._paused_since is None:
+            self._paused_since = time.monotonic()
+        self._settle(ticket)
+
+    def _do_resume(self, ticket: Ticket | None) -> None:
+        self._resume_at = None
+        self._crew.hold(False)
+        self._paused_before = self.paused_for()
+        self._paused_since = None
+        self._settle(ticket)
+
+    def _do_stack(self, answer: Callable[[str], None], task: Task | None) -> None:
+        answer(self.waits.stack(task))
+
+    def _settle(self, ticket: Ticket | None) -> None:
+        if self.epoch is not None:
+            self.epoch.signal.set()  # the clock of a timeout stands still while paused
+        if ticket is not None:
+            ticket.settle("applied", self.roster.forked(), self._next_batch())
+
+    def _next_batch(self) -> int:
+        """The batch index from which a change holds: the first that is not dispatched."""
+        if self.epoch is None:
+            return 0
+        window = self.epoch.window
+        return window.next_batch + window.held + window.unfinished
+
+    # -- workers come and go --------------------------------------------------------------------------------
+
+    def _reconcile(self) -> None:
+        """Bring the number of workers to the target."""
+        self._unsettled = False
+        epoch = self.epoch
+        if self.nursery is None or epoch is None or self._given_up:
+            return
+        active = self.roster.active()
+        for worker in active[self.target :]:
+            self._crew.retire(worker)
+        missing = self.target - len(active)
+        while missing > 0 and self._worth_forking(epoch) and self._crew.grow(self._shards or self.target, epoch.number):
+            missing -= 1
+        self._unsettled = missing > 0  # looked at again with every step
+        self._was_complete = self._was_complete or missing <= 0
+        if isinstance(epoch.window, ShardedWindow) and (epoch.window.movable() or epoch.window.untouched()):
+            epoch.window.rebalance([worker.id for worker in self.roster.active()])
+        if self._resizing is not None and self.roster.forked() == self.target:
+            self._resizing.settle("applied", self.target, self._next_batch())
+            self._resizing = None
+
+    def _worth_forking(self, epoch: Epoch) -> bool:
+        """Would another worker have anything to do?
+
+        Forking takes its time with a large dataset, and an epoch that ends meanwhile would have to wait for it. So the
+        zygote is asked for a few at a time, and no more when no task is left for them, unless a resize is owed or there
+        were enough already in this epoch and one has died. Every
+        shard of an iterable-style dataset has its own worker from the beginning.
+        """
+        if self._resizing is not None or self._was_complete or isinstance(epoch.window, ShardedWindow):
+            return True
+        unborn = sum(1 for worker in self.roster if not worker.pid)
+        return unborn < AT_A_TIME and epoch.window.has_waiting()
+
+    def _hear_zygote(self, nursery: Nursery) -> None:
+        self._unsettled = True
+        try:
+            messages = nursery.channel.receive_ready()
+        except ChannelClosedError:
+            self._zygote_gone(nursery)
+            return
+        for operation, *rest in messages:
+            if operation == "ready":
+                continue
+            if operation == "failed":
+                self._fail(rest[0])
+                continue
+            worker = self.roster.get(rest[0])
+            if worker is None:
+                continue
+            if operation == "forked":
+                worker.pid = rest[1]
+                self.observer.ledger.worker("born", worker.id, worker.pid)
+            elif operation == "exited":
+                worker.pid = rest[1]
+                self._gone(worker, rest[2])
+            elif operation == "not forked":
+                self._crew.forget(worker)
+                self._given_up = True
+                self._fail(WorkerLostError(f"a worker process could not be started: {rest[1]}"))
+
+    def _zygote_gone(self, nursery: Nursery) -> None:
+        """Its workers die with it; their tasks go to those of the next zygote."""
+        self._crew.lose_zygote()
+        for worker in self.roster:
+            self._gone(worker, -9, blame=False)
+        self.zygotes_lost += 1
+        if self.epoch is not None and self.epoch.error is None:
+            self.epoch.signal.set()
+            self._recovered(f"the loader's zygote (pid {nursery.pid}) died")
+
+    def _gone(self, worker: WorkerHandle, exitcode: int, *, blame: bool = True) -> None:
+        """A worker's process has ended: take what it had sent, then give its tasks to others."""
+        self._heed(worker, self._crew.receive_rest(worker))
+        batch = self._crew.busy(worker)
+        at = self._crew.started(worker) - 1 if batch >= 0 and blame else -1
+        self.observer.worker_gone(worker.id)
+        self._crew.forget(worker)
+        ledger, signal = self.observer.ledger, signal_name(exitcode)
+        epoch = self.epoch
+        if worker.left:
+            ledger.worker("retired", worker.id, worker.pid, exitcode, signal)
+            return
+        if epoch is None:
+            ledger.recoveries += 1
+            ledger.worker("died", worker.id, worker.pid, exitcode, signal)
+            return
+        cause = f"signal {signal}" if signal else f"exit code {exitcode}"
+        message = f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly: worker {worker.id}, {cause}"
+        window = epoch.window
+        if isinstance(window, ShardedWindow):
+            ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, window.restartable)
+            self._lose_shards(window, worker, message, blame)
+        else:
+            ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, bool(window.out(worker.key)))
+            self._lose_tasks(window, worker, message, at)
+        if not worker.up and blame:
+            self._died_at_birth(message)
+
+    def _lose_tasks(self, window: Window, worker: WorkerHandle, message: str, at: int) -> None:
+        """Give a dead worker's tasks to others; one that has ended too many workers is given up.
+
+        `at` is the number of the task that the worker was at, -1 if it is not to blame.
+        """
+        task = next((task for task in window.out(worker.key) if task.number == at >= 0), None)
+        if task is not None:
+            message += f", at batch {task.batch}"
+            task.crashes += 1
+            if task.crashes > self._max_retries:
+                text = f"{message}, sample indices {task.indices!r}"
+                if self._max_retries:
+                    text += f"; the batch has ended {task.crashes} workers"
+                self._deliver(window.finish(worker.key, task.batch, WorkerLostError(text), 0) or [])
+        window.take_back(worker.key)
+        self._recovered(message)
+
+    def _lose_shards(self, window: ShardedWindow, worker: WorkerHandle, message: str, blame: bool) -> None:
+        """What a worker knew of its place in an iterable-style dataset died with it, unless that was saved."""
+        for shard in window.of(worker.id):
+            shard.crashes += blame
+            if window.restartable and shard.crashes <= self._max_retries:
+                window.restart(shard)
+                continue
+            self._deliver(window.lose(shard, WorkerLostError(f"{message}, at batch {shard.given} of its shard")))
+        self._note_end(window)
+        if window.restartable:
+            self._recovered(message)
+
+    def _died_at_birth(self, message: str) -> None:
+        self._deaths_at_birth += 1
+        if self._deaths_at_birth > self._max_retries:
+            self._given_up = True
+            self._fail(WorkerLostError(f"{message}, before its first batch"))
+
+    def _recovered(self, message: str) -> None:
+        ledger = self.observer.ledger
+        ledger.recoveries += 1
+        if not ledger.warned:
+            ledger.warned = True
+            # Told by the iterating thread: where warnings are errors, this thread must not end of one.
+            ledger.warning = f"{message}. Its tasks go to another worker; the batches stay the same."
+
+    # -- batches --------------------------------------------------------------------------------------------
+
+    def _hear(self, worker: WorkerHandle) -> None:
+        self._heed(worker, self._crew.receive(worker))
+
+    def _heed(self, worker: WorkerHandle, messages: list[Any]) -> None:
+        """Do what a worker's messages ask for."""
+        for operation, *rest in messages:
+            if operation == "batches":
+                self._receive(worker, *rest)
+            elif operation == "hello":
+                worker.up = True
+                self._deaths_at_birth = 0
+            elif operation == "left":
+                worker.left = True
+                if self.epoch is not None and isinstance(self.epoch.window, Window):
+                    self.epoch.window.take_back(worker.key)
+
+    def _receive(
+        self,
+        worker: WorkerHandle,
+        announced: list[tuple[int, int]],
+        dropped: list[int],
+        batches: list[tuple[Any, ...]],
+    ) -> None:
+        for number, size in announced:
+            worker.slots.add(number, size, worker.channel.descriptors.popleft())
+        for number in dropped:
+            worker.slots.drop(number)
+        for fields in batches:
+            worker.outstanding -= 1
+            encoded = fields[3] and Encoded(*fields[3])
+            batch = Batch._make((*fields[:3], encoded, *fields[4:]))
+            if encoded is not None and encoded.slot >= 0:
+                worker.slots.fill()
+            epoch = self.epoch
+            ready = None
+            if epoch is not None and batch.epoch == epoch.number:
+                ready = self._finish(epoch.window, worker, batch)
+            if epoch is None or ready is None:
+                give_back(worker, batch)
+                continue
+            epoch.finished += 1
+            self._dispatcher.learn(batch.sent - batch.start)
+            self.observer.batch_arrived(batch, epoch.window.last_indices)
+            self._deliver(ready)
+            if isinstance(epoch.window, ShardedWindow):
+                self._note_end(epoch.window)
+
+    def _finish(self, window: Window | ShardedWindow, worker: WorkerHandle, batch: Batch) -> list[Finished] | None:
+        """Tell the window; returns what can be delivered, None if nobody waits for this batch."""
+        encoded = batch.encoded
+        size = 0 if encoded is None else encoded.nbytes + len(encoded.structure)
+        if isinstance(window, Window):
+            return window.finish(worker.key, batch.batch, (batch, worker), size, worker.id)
+        if encoded is None and batch.failure is None:
+            return window.end(worker.id, batch.shard, batch.batch)
+        return window.finish(worker.id, batch.shard, batch.batch, (batch, worker), size, batch.state)
+
+    def _deliver(self, ready: list[Finished]) -> None:
+        epoch = self.epoch
+        if not ready or epoch is None:
+            return
+        if self._pin is not None:
+            epoch.pin_entered += len(ready)
+            self._pin(epoch, ready)
+        else:
+            epoch.ready.extend(ready)
+            epoch.signal.set()
+
+    def _note_end(self, window: ShardedWindow) -> None:
+        if self.epoch is not None and window.all_ended():
+            self.epoch.ended = True
+            self.epoch.signal.set()
+
+    def _fail(self, error: Any) -> None:
+        if self.epoch is not None:
+            self.epoch.fail(error)
+
+    # -- ends -----------------------------------------------------------------------------------------------
+
+    def _abandon(self) -> None:
+        """Give the slots of batches back that nobody will take."""
+        epoch = self.epoch
+        if epoch is None:
+            return
+        self.epoch = None
+        epoch.abandoned = True
+        self.observer.epoch_ended()
+        for finished in emptied(epoch.ready) + epoch.window.drain():
+            dispose(finished)
+        epoch.signal.set()
+
+    def _shut_down(self) -> None:
+        self._ended = True
+        self._refuse_requests()
+        if self._resizing is not None:
+            _settle_late(self._resizing)
+        self._abandon()
+        self._crew.end(self.grace)
+        self._at_end()
+
+    def _refuse_requests(self) -> None:
+        """Answer what nobody will do any more. Both sides of the end call it, so that no request is forgotten."""
+        for request in emptied(self._requests):
+            for part in request:
+                if isinstance(part, Ticket):
+                    _settle_late(part)
+                elif isinstance(part, Nursery):
+                    part.end(0.0)
+
+
+def _settle_late(ticket: Ticket) -> None:
+    """The epoch ended before the pool could follow. The loader remembers what was asked for the next one."""
+    state: CommandState = "pending" if ticket.outcome.action == "resize" else "applied"
+    ticket.settle(state, 0, 0, reason="the epoch has ended: it holds from the next one on")

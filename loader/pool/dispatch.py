@@ -1,0 +1,116 @@
+"""Handing tasks out: to whichever worker has the least to do, as many as keep it busy and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from .crew import Crew
+from .epoch import Epoch
+from .roster import WorkerHandle
+from .sharding import ShardedWindow
+from .window import Task, Window
+
+DEEPEST = 128
+"""Tasks in one worker's index queue at the most."""
+AHEAD = 4_000_000
+"""Work that a worker should have in its index queue, ns: enough to bridge a wait for the interpreter lock."""
+
+SLOW = 5_000_000
+"""A batch that has taken so many ns is slow: nothing is to wait behind it."""
+
+_load = attrgetter("outstanding")
+
+
+class Dispatcher:
+    def __init__(self, crew: Crew, limit_tasks: Callable[[int], int]) -> None:
+        self.hungry = False
+        """Workers could take more tasks than there were: the iterating thread should ring when it has some."""
+        self.look_again = False
+        """Somebody has nothing to do, and tasks may soon have to be recalled from somebody else."""
+        self._crew = crew
+        self._limit_tasks = limit_tasks
+        self._task_ns = 0.0
+
+    def learn(self, nanoseconds: int) -> None:
+        """A task took so long."""
+        self._task_ns += (nanoseconds - self._task_ns) * 0.1 if self._task_ns else nanoseconds
+
+    def dispatch(self, epoch: Epoch, target: int) -> None:
+        """Hand out what the window grants. `target` is how many workers there should be."""
+        window = epoch.window
+        window.limits.tasks = self._limit_tasks(target)
+        window.limits.floor = 2 * target
+        workers = [w for w in self._crew.roster if w.up and not w.leaving and not w.closed]
+        self._hand_out(epoch, list(workers))
+        self.look_again = False
+        if isinstance(window, Window) and self._recall(window, workers):
+            self._hand_out(epoch, workers)
+
+    def _hand_out(self, epoch: Epoch, workers: list[WorkerHandle]) -> None:
+        window = epoch.window
+        depth = self._depth()
+        taken, taken_bytes = epoch.taken, epoch.taken_bytes
+        parcels: dict[WorkerHandle, list[tuple[int, int, int, Any, int]]] = {}
+        while workers:
+            worker = min(workers, key=_load)
+            if worker.outstanding >= depth:
+                break
+            owner = worker.key if isinstance(window, Window) else worker.id
+            task = window.next_task(owner, taken, taken_bytes)
+            if task is None:
+                if isinstance(window, Window):
+                    break
+                workers.remove(worker)  # its shards have ended or are far enough ahead; others may not be
+                continue
+            if isinstance(window, ShardedWindow):
+                self._introduce(epoch, window, worker, task)
+            task.number = worker.dispatched
+            parcel = (epoch.number, task.batch, task.shard, task.indices, worker.dispatched)
+            parcels.setdefault(worker, []).append(parcel)
+            worker.outstanding += 1
+            worker.dispatched += 1
+        self.hungry = not workers or min(workers, key=_load).outstanding < depth
+        trim = self._too_many_slots(window)
+        for worker, tasks in parcels.items():
+            self._crew.send(worker, ("tasks", tasks, *worker.slots.collect(), trim))
+
+    def _recall(self, window: Window, workers: list[WorkerHandle]) -> bool:
+        """Take tasks back that lie behind a slow batch while another worker has nothing to do.
+
+        A task that its worker takes up at this very moment is made twice; the window accepts it from the other.
+        """
+        if all(worker.outstanding for worker in workers):
+            return False
+        recalled = False
+        for worker in workers:
+            queued = worker.dispatched - self._crew.started(worker)
+            if worker.outstanding > 1 and queued > 0 and worker.recalled < worker.dispatched:
+                if self._crew.time_at_batch(worker) < SLOW:
+                    self.look_again = True
+                    continue
+                # Read before the worker can skip any: what it has taken up by now it did not skip.
+                started = self._crew.started(worker)
+                worker.recalled = worker.dispatched
+                self._crew.recall(worker)
+                batches = [task.batch for task in window.out(worker.key) if task.number >= started]
+                recalled = bool(window.take_back(worker.key, batches)) or recalled
+        return recalled
+
+    def _introduce(self, epoch: Epoch, window: ShardedWindow, worker: WorkerHandle, task: Task) -> None:
+        """Tell a worker where to begin with a shard that it has not had before."""
+        shard = window.shards[task.shard]
+        if shard.adopted:
+            shard.adopted = False
+            self._crew.send(worker, ("shard", epoch.number, shard.number, shard.state))
+
+    def _depth(self) -> int:
+        """How many tasks a worker may have at a time, the one it works at included."""
+        if self._task_ns <= 0:
+            return 2
+        return min(2 + int(AHEAD / self._task_ns), DEEPEST)
+
+    def _too_many_slots(self, window: Window | ShardedWindow) -> bool:
+        """Do free slots take memory that the budget does not grant?"""
+        return sum(worker.slots.bytes for worker in self._crew.roster) > 2 * window.limits.effective(window.largest)

@@ -1,0 +1,287 @@
+"""A pool as the iterating thread sees it: start an epoch, add tasks, take batches, close."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from ..control import Ticket
+from ..failures import raise_error
+from ..pinning import PinStage
+from ..protocol import PinMode
+from ..telemetry.ledger import Ledger
+from ..telemetry.observer import Observer
+from ..telemetry.times import TimeAccount
+from .board import Board
+from .conductor import Conductor
+from .epoch import Epoch
+from .nursery import Nursery, make_board
+from .sharding import Shard, ShardedWindow
+from .tasks import Recipe
+from .window import Finished, Limits, Task, Window
+
+LOOKAHEAD = 512
+"""Batches that may be in flight unless `prefetch_factor` says otherwise; the memory budget usually bites first."""
+
+SHARD_LOOKAHEAD = 32
+"""The same for each shard of an iterable-style dataset."""
+
+_exiting = False
+"""The interpreter is coming to its end."""
+
+_open: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    context: Any
+    """A multiprocessing context: it decides how the zygote is started."""
+    recipe: Recipe
+    base_seed: int
+    workers: int
+    max_workers: int
+    max_retries: int
+    in_order: bool
+    prefetch_factor: int | None
+    """Tasks in flight per worker; None: as many as the memory budget allows."""
+    budget: int
+    """Bytes of finished batches;"""
+    ceiling: int
+    """or up to so many, if two batches a worker need them."""
+    pin_mode: PinMode
+    ledger: Ledger
+    """Told of workers that are born, retire or die, and of stalls."""
+    record_samples: int = 0
+
+
+CLOSED = "the loader was closed while it was iterated over"
+
+
+class PoolTimeoutError(Exception):
+    """Nothing came in time."""
+
+
+class Pool:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._owner = os.getpid()
+        rows = 2 * settings.max_workers
+        self._board_descriptor = make_board(rows)
+        self._rows = rows
+        try:
+            self.board = Board(self._board_descriptor, rows)
+            nursery = self._start_zygote()
+        except BaseException:
+            os.close(self._board_descriptor)
+            raise
+        self.pin = PinStage(settings.pin_mode) if settings.pin_mode in ("accelerator", "mlock") else None
+        self._conductor = Conductor(
+            self.board,
+            settings.base_seed,
+            settings.workers,
+            settings.max_retries,
+            self.limit_tasks,
+            self.pin.put if self.pin is not None else None,
+            self._release,
+            Observer(settings.ledger, self.board, settings.record_samples),
+        )
+        self._conductor.request("nursery", nursery)
+        self._conductor.start()
+        self._revivals = 0
+        """The losses of a zygote that were made good."""
+        self._lost_before = 0
+        self._taken = self._taken_at_loss = 0
+        _open.add(self)
+
+    @property
+    def conductor(self) -> Conductor:
+        return self._conductor
+
+    def failed(self) -> bool:
+        """Can the epoch under way not go on?"""
+        epoch = self._conductor.epoch
+        return epoch is not None and epoch.error is not None
+
+    def limit_tasks(self, workers: int) -> int:
+        """How many tasks may be in flight with so many workers."""
+        if self.settings.prefetch_factor is not None:
+            return self.settings.prefetch_factor * workers
+        return max(LOOKAHEAD, 2 * workers)
+
+    def begin(
+        self,
+        number: int,
+        times: TimeAccount,
+        workers: int,
+        first_batch: int = 0,
+        shards: list[Any] | None = None,
+        turn: int = 0,
+    ) -> Epoch:
+        """Start an epoch; one that is under way is abandoned.
+
+        `shards` are the saved states of an iterable-style dataset's shards, `turn` is the one to go on with.
+        """
+        settings = self.settings
+        limits = Limits(self.limit_tasks(workers), settings.budget, settings.ceiling, 2 * workers)
+        window: Window | ShardedWindow
+        if settings.recipe.iterable:
+            saved = [None] * workers if shards is None else shards
+            window = ShardedWindow(
+                limits,
+                [Shard(n, n % workers, state, adopted=shards is not None) for n, state in enumerate(saved)],
+                settings.in_order,
+                per_shard=settings.prefetch_factor or SHARD_LOOKAHEAD,
+                next_batch=first_batch,
+                turn=turn,
+                stateful=settings.recipe.stateful,
+            )
+        else:
+            window = Window(limits, settings.in_order, next_batch=first_batch)
+        epoch = Epoch(number, window, times)
+        self._conductor.request("epoch", epoch, workers)
+        return epoch
+
+    def add(self, epoch: Epoch, task: Task) -> None:
+        """Add a task. The conductor is rung only when workers wait for one, and not for every single one."""
+        window = epoch.window
+        if isinstance(window, Window):
+            window.waiting.append(task)
+            if self._conductor.hungry and len(window.waiting) >= self._enough(epoch):
+                self._conductor.doorbell.ring()
+
+    def take(self, epoch: Epoch, timeout: float) -> Finished | None:
+        """Wait for the next batch; None at the end of an iterable-style epoch."""
+        ready, conductor = epoch.ready, self._conductor
+        if conductor.zygotes_lost > self._revivals:
+            self._revive()
+        if not ready:
+            if not self._wait(epoch, timeout):
+                return None
+        elif conductor.hungry and epoch.taken % self._enough(epoch) == 0:
+            conductor.doorbell.ring()
+        try:
+            finished = ready.popleft()
+        except IndexError:
+            raise RuntimeError(CLOSED) from None
+        epoch.taken += 1
+        self._taken += 1
+        epoch.taken_bytes += finished.nbytes
+        return finished
+
+    def stack(self, task: Task | None) -> str:
+        """The Python stack of the worker that has the task."""
+        answered = threading.Event()
+        answer: list[str] = []
+
+        def take(text: str) -> None:
+            answer.append(text)
+            answered.set()
+
+        self._conductor.request("stack", take, task)
+        answered.wait(2.0)
+        return answer[0] if answer else ""
+
+    def abandon(self, epoch: Epoch) -> None:
+        epoch.abandoned = True
+        if self._alive():
+            self._conductor.request("abandon", epoch)
+
+    def resize(self, workers: int, ticket: Ticket) -> None:
+        self._conductor.request("resize", workers, ticket)
+
+    def pause(self, resume_after: float | None, ticket: Ticket | None) -> None:
+        self._conductor.request("pause", resume_after, ticket)
+
+    def resume(self, ticket: Ticket | None) -> None:
+        self._conductor.request("resume", ticket)
+
+    def close(self, grace: float = 5.0) -> None:
+        """End every process and thread of the pool. Workers may take `grace` seconds to finish their batch."""
+        if os.getpid() != self._owner:
+            return
+        conductor = self._conductor
+        conductor.grace = min(grace, conductor.grace)
+        conductor.closing = True
+        conductor.doorbell.ring()
+        if conductor is threading.current_thread():
+            return
+        conductor.join()
+        _open.discard(self)
+
+    def _release(self) -> None:
+        """The last thing that the conductor does."""
+        os.close(self._board_descriptor)
+        if self.pin is not None:
+            self.pin.close()
+
+    def _alive(self) -> bool:
+        return os.getpid() == self._owner and not self._conductor.closing
+
+    def _enough(self, epoch: Epoch) -> int:
+        """How many tasks are worth waking the conductor for: few when little is finished ahead."""
+        return max(1, len(epoch.ready) // 4)
+
+    def _wait(self, epoch: Epoch, timeout: float) -> bool:
+        conductor, signal, ready = self._conductor, epoch.signal, epoch.ready
+        start, paused_before = time.monotonic(), conductor.paused_for()
+        epoch.times.wait(time.monotonic_ns(), conductor.cause())
+        try:
+            while True:
+                signal.prepare()
+                conductor.doorbell.ring()  # after it has seen that somebody waits, it says what for
+                if ready:
+                    return True
+                if epoch.error is not None:
+                    raise_error(epoch.last_error())
+                if epoch.abandoned or not conductor.is_alive():
+                    if _exiting:
+                        threading.Event().wait()  # a daemon thread that the interpreter leaves behind
+                    raise RuntimeError(CLOSED)
+                if epoch.is_over():
+                    return False
+                if conductor.zygotes_lost > self._revivals:
+                    self._revive()
+                left = timeout - (time.monotonic() - start - (conductor.paused_for() - paused_before))
+                if timeout <= 0 or conductor.paused:
+                    signal.wait(5.0)
+                elif left <= 0:
+                    raise PoolTimeoutError
+                else:
+                    signal.wait(min(left, 5.0))
+        finally:
+            signal.waiting = False
+            epoch.times.leave(time.monotonic_ns())
+
+    def _start_zygote(self) -> Nursery:
+        return Nursery(self.settings.context, self.settings.recipe, self._rows, self._board_descriptor)
+
+    def _revive(self) -> None:
+        """Start another zygote: here, because only the iterating thread may fork or pickle."""
+        lost = self._conductor.zygotes_lost
+        if self._taken != self._taken_at_loss:
+            self._taken_at_loss, self._lost_before = self._taken, self._revivals
+        if lost - self._lost_before > self.settings.max_retries:
+            raise RuntimeError(f"the loader's zygote died {lost - self._lost_before} times without a batch in between")
+        self._revivals = lost
+        self._conductor.request("nursery", self._start_zygote())
+
+
+@atexit.register
+def _close_all() -> None:
+    """Workers must not outlive the interpreter, nor hold up its end."""
+    global _exiting
+    _exiting = True
+    for pool in list(_open):
+        pool.close(grace=0.3)
+
+
+def _forget_all() -> None:
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

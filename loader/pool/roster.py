@@ -1,0 +1,75 @@
+"""The workers of a pool, as the conductor knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .channel import Channel
+from .slots import SlotTable
+
+
+@dataclass(slots=True, eq=False)
+class WorkerHandle:
+    key: int
+    """Never used twice in a pool, unlike the id: what a dead worker still sends cannot be taken for another's."""
+    id: int
+    channel: Channel
+    pid: int = 0
+    """0: not forked yet."""
+    up: bool = False
+    """It has said hello and takes tasks."""
+    leaving: bool = False
+    """It was told to finish its batch and go."""
+    left: bool = False
+    """It said goodbye."""
+    closed: bool = False
+    """Its channel has reached its end."""
+    congested: bool = False
+    """The socket does not take more at the moment."""
+    outstanding: int = 0
+    """Tasks sent to it and not answered."""
+    dispatched: int = 0
+    """Tasks sent to it so far."""
+    recalled: int = 0
+    """Tasks before this one that it had not started were taken back."""
+    slots: SlotTable = field(default_factory=SlotTable)
+
+
+class Roster:
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._workers: dict[int, WorkerHandle] = {}
+        self._next_key = 0
+
+    def __iter__(self) -> Iterator[WorkerHandle]:
+        return iter(list(self._workers.values()))
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def new_key(self) -> int:
+        self._next_key += 1
+        return self._next_key
+
+    def free_id(self) -> int | None:
+        """The lowest id that no process has; None if the board is full."""
+        used = {worker.id for worker in self._workers.values()}
+        return next((number for number in range(self._rows) if number not in used), None)
+
+    def add(self, worker: WorkerHandle) -> None:
+        self._workers[worker.key] = worker
+
+    def get(self, key: int) -> WorkerHandle | None:
+        return self._workers.get(key)
+
+    def remove(self, worker: WorkerHandle) -> None:
+        self._workers.pop(worker.key, None)
+
+    def active(self) -> list[WorkerHandle]:
+        """Those that are meant to work, forked or about to be, by id."""
+        return sorted((w for w in self._workers.values() if not w.leaving), key=lambda w: w.id)
+
+    def forked(self) -> int:
+        """How many of them exist as processes."""
+        return sum(1 for w in self._workers.values() if w.pid and not w.leaving)

@@ -1,0 +1,221 @@
+"""The window for iterable-style datasets: shards, each a stream that one worker at a time reads. No IO.
+
+The order is that of dealing cards: one batch from every shard that has not ended, in turn, as torch has it. The
+argument is that of `window`, with a shard in place of the whole: a shard's batches are asked for in order and finish
+in order; a batch is accepted only from the worker that has the shard now, and only the next one, so a shard that moved,
+even away and back, cannot be read twice or out of turn; and when training has taken everything, the shard whose turn it
+is may always be asked for one batch, so the window never waits for itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .window import Finished, Limits, Task
+
+
+@dataclass(slots=True, eq=False)
+class Shard:
+    number: int
+    worker: int
+    """The worker that reads it."""
+    state: Any = None
+    """Its position after the last batch that finished, if the dataset can save it."""
+    adopted: bool = False
+    """Its worker has yet to be told to read it, from `state` on."""
+    asked: int = 0
+    """Batches asked of it so far."""
+    out: dict[int, Task] = field(default_factory=dict)
+    finished: deque[Finished] = field(default_factory=deque)
+    ended: bool = False
+    given: int = 0
+    """Batches that it has given."""
+    crashes: int = 0
+    """Workers that died while they read it, since its last batch."""
+
+    def ahead(self) -> int:
+        return len(self.out) + len(self.finished)
+
+    def forget(self) -> int:
+        """Void what was asked and not answered; return how many tasks that were."""
+        count = len(self.out)
+        self.asked -= count
+        self.out.clear()
+        return count
+
+
+@dataclass(slots=True, eq=False)
+class ShardedWindow:
+    limits: Limits
+    shards: list[Shard]
+    in_order: bool = True
+    per_shard: int = 32
+    """Batches that a shard may be ahead."""
+    next_batch: int = 0
+    turn: int = 0
+    """The shard that gives the next batch, if it has not ended."""
+    stateful: bool = False
+    """The dataset can save its position: it says so, or a batch came with one."""
+    restartable: bool = True
+    """Every shard that has given a batch has told its position."""
+    unfinished: int = 0
+    held: int = 0
+    held_bytes: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0
+    largest: int = 0
+    last_indices: None = None
+    """Shards have none."""
+
+    def next_task(self, worker: int, taken: int, taken_bytes: int) -> Task | None:
+        """Ask one of the worker's shards for a batch: the one that is needed, else the least ahead. None: not now."""
+        expected = self._expected()
+        shard: Shard | None
+        if (
+            expected is not None
+            and expected.worker == worker
+            and not expected.ended
+            and not expected.ahead()
+            and self.delivered == taken
+        ):
+            shard = expected  # training waits for it, so no limit applies
+        else:
+            shard = min(
+                (s for s in self.shards if s.worker == worker and not s.ended and s.ahead() < self.per_shard),
+                key=Shard.ahead,
+                default=None,
+            )
+            in_flight = self.unfinished + self.held + self.delivered - taken
+            finished_bytes = self.held_bytes + self.delivered_bytes - taken_bytes
+            if shard is None or not self.limits.allow(in_flight, self.unfinished, finished_bytes, self.largest):
+                return None
+        task = Task(shard.asked, None, shard.number, worker)
+        shard.asked += 1
+        shard.out[task.batch] = task
+        self.unfinished += 1
+        return task
+
+    def finish(
+        self, worker: int, number: int, batch: int, result: Any, nbytes: int, state: Any = None
+    ) -> list[Finished] | None:
+        """A shard gave its next batch. Return what can be delivered now; None: nobody waits for this one."""
+        shard = self.shards[number]
+        # An answer from before the shard moved away and back may come late, and out of turn.
+        if shard.worker != worker or batch != shard.given or batch not in shard.out:
+            return None
+        task = shard.out.pop(batch)
+        self.unfinished -= 1
+        self.largest = max(self.largest, nbytes)
+        shard.state = state
+        shard.given += 1
+        shard.crashes = 0
+        self.stateful = self.stateful or state is not None
+        self.restartable = self.restartable and state is not None
+        shard.finished.append(Finished(task, result, nbytes, worker))
+        self.held += 1
+        self.held_bytes += nbytes
+        return self._deliverable(shard)
+
+    def end(self, worker: int, number: int, batch: int) -> list[Finished]:
+        """A shard, asked for this batch, has no more: what was asked of it is void."""
+        shard = self.shards[number]
+        if shard.worker != worker or batch != shard.given or batch not in shard.out:
+            return []
+        shard.ended = True
+        self.unfinished -= shard.forget()
+        return self._deliverable(shard)
+
+    def lose(self, shard: Shard, error: BaseException) -> list[Finished]:
+        """Nobody can go on with a shard: what is left of it is an error, in its turn."""
+        self.unfinished -= shard.forget()
+        shard.finished.append(Finished(Task(shard.asked, None, shard.number), error, 0, shard.worker))
+        self.held += 1
+        shard.ended = True
+        return self._deliverable(shard)
+
+    def rebalance(self, workers: Sequence[int]) -> None:
+        """Spread the shards that have not ended over these workers, moving as few as possible."""
+        loads = {worker: [s for s in self.shards if s.worker == worker and not s.ended] for worker in workers}
+        if not loads:
+            return
+        for shard in self.shards:
+            if not shard.ended and shard.worker not in loads:
+                self._move(shard, min(loads, key=lambda worker: len(loads[worker])), loads)
+        while True:
+            least = min(loads, key=lambda worker: len(loads[worker]))
+            most = max(loads, key=lambda worker: len(loads[worker]))
+            if len(loads[most]) - len(loads[least]) < 2:
+                return
+            self._move(loads[most].pop(), least, loads)
+
+    def restart(self, shard: Shard) -> None:
+        """Have a shard read again, by whoever has its worker's number, from its last known position on."""
+        self.unfinished -= shard.forget()
+        shard.adopted = True
+
+    def of(self, worker: int) -> list[Shard]:
+        """The worker's shards that have not ended."""
+        return [shard for shard in self.shards if shard.worker == worker and not shard.ended]
+
+    def out(self, worker: int) -> list[Task]:
+        return [task for shard in self.of(worker) for task in shard.out.values()]
+
+    def waited_for(self) -> Task | None:
+        """The task that holds up delivery, if a worker has it."""
+        shard = self._expected()
+        return shard.out[min(shard.out)] if shard is not None and shard.out else None
+
+    def drain(self) -> list[Finished]:
+        """Empty the reorder buffer: nobody will take what is in it."""
+        held = [finished for shard in self.shards for finished in shard.finished]
+        for shard in self.shards:
+            shard.finished.clear()
+        return held
+
+    def untouched(self) -> bool:
+        """Has nothing been asked of any shard yet?"""
+        return not any(shard.asked for shard in self.shards)
+
+    def movable(self) -> bool:
+        """May shards move to other workers?"""
+        return self.stateful and self.restartable
+
+    def all_ended(self) -> bool:
+        return all(shard.ended and not shard.finished for shard in self.shards)
+
+    def _move(self, shard: Shard, worker: int, loads: dict[int, list[Shard]]) -> None:
+        self.restart(shard)
+        shard.worker = worker
+        loads[worker].append(shard)
+
+    def _expected(self) -> Shard | None:
+        """The shard whose turn it is."""
+        for step in range(len(self.shards)):
+            shard = self.shards[(self.turn + step) % len(self.shards)]
+            if shard.finished or not shard.ended:
+                return shard
+        return None
+
+    def _deliverable(self, arrived: Shard) -> list[Finished]:
+        ready: list[Finished] = []
+        if not self.in_order:
+            while arrived.finished:
+                ready.append(self._deliver(arrived))
+            return ready
+        while (shard := self._expected()) is not None and shard.finished:
+            ready.append(self._deliver(shard))
+            self.turn = (shard.number + 1) % len(self.shards)
+        return ready
+
+    def _deliver(self, shard: Shard) -> Finished:
+        finished = shard.finished.popleft()
+        finished.task.batch = self.next_batch
+        self.next_batch += 1
+        self.held -= 1
+        self.held_bytes -= finished.nbytes
+        self.delivered += 1
+        self.delivered_bytes += finished.nbytes
+        return finished

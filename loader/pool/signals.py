@@ -1,0 +1,83 @@
+"""Waking one thread from another, as cheaply as Python allows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def emptied(items: deque[T]) -> list[T]:
+    """Take everything out of a deque, whoever else does the same."""
+    taken: list[T] = []
+    with contextlib.suppress(IndexError):
+        while True:
+            taken.append(items.popleft())
+    return taken
+
+
+class Signal:
+    """Wakes the iterating thread. Setting it costs nothing while nobody waits."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def prepare(self) -> None:
+        """Say that a wait follows. Whoever waits looks once more at what it waits for between the two."""
+        self.waiting = True
+
+    def wait(self, seconds: float | None) -> None:
+        """Return after `set`, after the time, or now and then for no reason."""
+        self._lock.acquire(timeout=-1 if seconds is None else max(seconds, 0.0))
+        self.waiting = False
+
+    def set(self) -> None:
+        if self.waiting:
+            self.waiting = False
+            with contextlib.suppress(RuntimeError):  # already released
+                self._lock.release()
+
+
+class Doorbell:
+    """Wakes the conductor, which sleeps in poll(). Ringing costs nothing while it is awake."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self._read = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._read, False)
+            os.set_blocking(self._write, False)
+        self._rung = False
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._read
+
+    def ring(self) -> None:
+        if not self._rung:
+            self._rung = True
+            # The lock, because somebody else may have got the number of a descriptor that was closed.
+            with self._lock, contextlib.suppress(BlockingIOError):
+                if not self._closed:
+                    os.write(self._write, b"\1\0\0\0\0\0\0\0")
+
+    def clear(self) -> None:
+        """Forget the rings so far. What they were about is looked at after this."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 4096)
+        self._rung = False
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            os.close(self._read)
+            if self._write != self._read:
+                os.close(self._write)

@@ -1,0 +1,225 @@
+"""Slots: reusable pieces of shared memory, each of which carries one batch from a worker to training.
+
+The life of a slot, as an argument that can be checked:
+
+1. A slot belongs to the one worker that made it. At any moment it is in exactly one of three places: free in that
+   worker's `SlotStore`; filled, from `SlotStore.acquire` until training has it; or leased, from `SlotTable.lease`
+   until the last view of it has died.
+2. Only the worker writes to a slot, and only between `acquire` and the message that announces the batch. Training
+   sees it only after that message. So nobody reads what is being written.
+3. A slot that was leased while this process forked is not used again: the child may look at it for ever.
+4. A lease ends when the exported buffer dies, that is with the last tensor or array that refers to it, in whatever
+   thread that happens. The end does nothing but append the slot's number to a deque. The conductor sends those
+   numbers with the next task, and `SlotStore.release` makes the slots free. So a slot is written again only after
+   every view of it is dead.
+5. A slot at which the worker itself still looks, because a collate_fn keeps what it made, is not used again either.
+6. A result that is never decoded (an abandoned epoch, a batch from a worker that lost it) is given back by
+   `SlotTable.give_back`. So no slot is lost while its worker lives.
+7. When the worker dies, its store is gone; training's mappings live until their last view dies and the system then
+   frees the memory. Nothing has a name, so nothing can be left behind.
+8. The descriptor crosses once, with the first batch in the slot, and both sides close it after mapping. So the
+   number of open descriptors does not depend on the number of slots.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .memory import Mapping, create_segment
+from .signals import emptied
+
+SMALLEST = 1 << 16
+
+_forks = 0
+"""How often this process has forked."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_parent=_count_fork, after_in_child=_count_fork)
+
+
+def size_class(nbytes: int) -> int:
+    """Round up by at most an eighth, so that batches of nearly the same size can share slots."""
+    if nbytes <= SMALLEST:
+        return SMALLEST
+    step = 1 << (nbytes.bit_length() - 4)
+    step = max(step, 4096)
+    return -(-nbytes // step) * step
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A slot as its worker sees it."""
+
+    number: int
+    size: int
+    buffer: ctypes.Array[ctypes.c_char]
+    address: int
+    references: int = 0
+    """References to `buffer` while no tensor is made on it; 0: not known."""
+
+    def in_use(self) -> bool:
+        """Does somebody in this worker still look at it? A collate_fn may keep what it made."""
+        return bool(self.references) and sys.getrefcount(self.buffer) > self.references
+
+
+def make_slot(number: int, size: int) -> tuple[Slot, int]:
+    """Make a slot and return it with the descriptor that lets training map it too."""
+    descriptor = create_segment(size)
+    mapping = Mapping(descriptor, size)
+    slot = Slot(number, size, mapping.export(), mapping.address)
+    slot.references = sys.getrefcount(slot.buffer)
+    return slot, descriptor
+
+
+class SlotStore:
+    """The worker's side: which slots there are, which are free, what training has yet to be told."""
+
+    def __init__(self, make: Callable[[int, int], tuple[Slot, int]] = make_slot) -> None:
+        self._make = make
+        self._slots: dict[int, Slot] = {}
+        self._free: list[Slot] = []
+        self._next = 0
+        self.announcements: list[tuple[int, int]] = []
+        """(number, size) of slots that training has not mapped yet, with `descriptors` beside it."""
+        self.descriptors: list[int] = []
+        self.dropped: list[int] = []
+        """Numbers of slots that training should unmap."""
+
+    def find(self, nbytes: int) -> Slot | None:
+        """Take the smallest free slot that holds `nbytes`, the latest used first: its pages are warm."""
+        best: Slot | None = None
+        for slot in reversed(self._free):
+            if slot.size >= nbytes and (best is None or slot.size < best.size):
+                best = slot
+        if best is not None:
+            self._free.remove(best)
+        return best
+
+    def acquire(self, nbytes: int) -> Slot:
+        """Take a free slot that holds `nbytes`, or make one in place of a free one that is too small."""
+        found = self.find(nbytes)
+        if found is not None:
+            return found
+        if self._free:
+            self._drop(min(self._free, key=lambda slot: slot.size))
+        size = size_class(nbytes)
+        slot, descriptor = self._make(self._next, size)
+        self._next += 1
+        self._slots[slot.number] = slot
+        self.announcements.append((slot.number, size))
+        self.descriptors.append(descriptor)
+        return slot
+
+    def put_back(self, slot: Slot) -> None:
+        """Free a slot that was acquired and not used."""
+        self._free.append(slot)
+        if slot.in_use():
+            self._drop(slot)
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Training has done with these."""
+        for number in numbers:
+            self.put_back(self._slots[number])
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Training will not use these again, nor may we."""
+        for number in numbers:
+            del self._slots[number]
+
+    def trim(self) -> None:
+        """Give all free slots up."""
+        for slot in list(self._free):
+            self._drop(slot)
+
+    def announced(self) -> None:
+        """The announcements have been sent: the descriptors are training's business now."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.announcements = []
+        self.descriptors = []
+        self.dropped = []
+
+    def _drop(self, slot: Slot) -> None:
+        self._free.remove(slot)
+        del self._slots[slot.number]
+        for position, (number, _) in enumerate(self.announcements):
+            if number == slot.number:
+                del self.announcements[position]
+                os.close(self.descriptors.pop(position))
+                return
+        self.dropped.append(slot.number)
+
+
+class SlotTable:
+    """Training's side of one worker's slots."""
+
+    def __init__(self) -> None:
+        self._mappings: dict[int, Mapping] = {}
+        self._returned: deque[int] = deque()
+        self._spoiled: deque[int] = deque()
+        self._leases: dict[int, weakref.ref[object]] = {}
+        self.bytes = 0
+        """Shared memory in all of this worker's slots."""
+        self.used = 0
+        """Slots that carry a batch."""
+
+    def __len__(self) -> int:
+        return len(self._mappings)
+
+    def add(self, number: int, size: int, descriptor: int) -> None:
+        """Map a slot that the worker announced. Closes the descriptor."""
+        try:
+            self._mappings[number] = Mapping(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self.bytes += size
+
+    def drop(self, number: int) -> None:
+        self.bytes -= self._mappings.pop(number).size
+
+    def fill(self) -> None:
+        """A batch has arrived in one of the slots."""
+        self.used += 1
+
+    def mapping(self, number: int) -> Mapping:
+        return self._mappings[number]
+
+    def lease(self, number: int) -> ctypes.Array[ctypes.c_char]:
+        """Return a buffer over the slot; the slot is given back when the last view of it dies."""
+        buffer = self._mappings[number].export()
+        leases, returned, spoiled, forks = self._leases, self._returned, self._spoiled, _forks
+
+        # Runs wherever the last view dies, also inside the garbage collector: it must take no lock.
+        def ended(_: object) -> None:
+            leases.pop(number, None)
+            (returned if forks == _forks else spoiled).append(number)
+
+        leases[number] = weakref.ref(buffer, ended)
+        return buffer
+
+    def give_back(self, number: int) -> None:
+        """Return a slot whose batch nobody will look at."""
+        self._returned.append(number)
+
+    def collect(self) -> tuple[list[int], list[int]]:
+        """Take the slots that came back since the last call: those to use again, and those to forget."""
+        returned, spoiled = emptied(self._returned), emptied(self._spoiled)
+        self.used -= len(returned) + len(spoiled)
+        for number in spoiled:
+            self.drop(number)
+        return returned, spoiled
+
+    def held(self) -> int:
+        """Slots that training still looks at."""
+        return len(self._leases)

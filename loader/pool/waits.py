@@ -1,0 +1,73 @@
+"""What training waits for: the conductor's answer, for the time account and for reorder stalls."""
+
+from __future__ import annotations
+
+import time
+
+from ..telemetry.observer import Observer
+from ..telemetry.times import Cause
+from .crew import Crew
+from .epoch import Epoch
+from .roster import WorkerHandle
+from .window import Task
+
+
+class Waits:
+    def __init__(self, crew: Crew, observer: Observer) -> None:
+        self._crew = crew
+        self._observer = observer
+
+    def cause(self, epoch: Epoch | None) -> Cause:
+        """Why nothing is ready."""
+        if epoch is None:
+            return Cause.STARTUP
+        if epoch.pin_entered > epoch.pin_left:
+            return Cause.PIN_WAIT
+        if self._crew.holding and not self._crew.any_busy():
+            return Cause.PAUSED
+        if epoch.window.held:
+            return Cause.REORDER_STALL
+        return Cause.STARVATION if epoch.finished else Cause.STARTUP
+
+    def explain(self, epoch: Epoch) -> None:
+        """Tell the epoch's time account why it waits, if it does, and the observer of a reorder stall."""
+        now, observer = time.monotonic_ns(), self._observer
+        cause = Cause.COMPUTE
+        if epoch.signal.waiting:
+            cause = self.cause(epoch)
+            epoch.times.change(now, cause)
+        if cause != Cause.REORDER_STALL:
+            if observer.stalls.open is not None:
+                observer.waited(now, False)
+            return
+        window = epoch.window
+        task = window.waited_for()
+        worker = None if task is None else self.holder(task)
+        observer.waited(
+            now,
+            True,
+            epoch=epoch.number,
+            batch=window.next_batch,
+            worker=-1 if worker is None else worker.id,
+            held=window.held,
+        )
+        if observer.stalls.stack_due(now):
+            observer.stalls.attach(self.stack(task, 0.2))
+
+    def holder(self, task: Task) -> WorkerHandle | None:
+        """The worker that has a task. Windows know workers by key, sharded ones by id."""
+        sharded = task.shard >= 0
+        return next((w for w in self._crew.roster if task.worker == (w.id if sharded else w.key)), None)
+
+    def stack(self, task: Task | None, patience: float = 0.5) -> str:
+        """The Python stack of the worker that has the task; empty if nobody answers."""
+        worker = None if task is None else self.holder(task)
+        if worker is None or self._crew.nursery is None:
+            return ""
+        return self._crew.nursery.stack_of(worker.key, patience)
+
+    def patience(self) -> float | None:
+        """How long the conductor may sleep before it has to look at a stall again, ms."""
+        stalls = self._observer.stalls
+        due = stalls.next_due(time.monotonic_ns()) if stalls.open is not None else None
+        return None if due is None else due / 1e6 + 1

@@ -1,0 +1,311 @@
+"""A worker process: takes tasks, fetches, collates, and sends batches.
+
+It blocks only on its channel. Between two batches it looks at its control words on the board, so that pausing,
+retiring and abandoning an epoch take effect at once, whatever lies in its index queue. Finished batches are sent
+together when they come fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from heapq import nlargest
+from operator import itemgetter, sub
+from typing import Any
+
+import torch
+from torch.utils.data._utils import worker as torch_worker
+
+from .. import seeding
+from ..collating import collate_into, default_collate, serve_torch
+from ..failures import Failure, UnpicklableError, describe_unpicklable
+from ..fetching import Fetcher, IterableFetcher, MapFetcher, sample_count
+from .board import HOLD, LEAVE, Board, Recorder, Word
+from .channel import Channel, ChannelClosedError
+from .codec import Encoded, Encoder
+from .shards import Shards
+from .slots import SlotStore
+from .tasks import Batch, Birth, Recipe
+
+LINGER = 500_000
+"""Time for which a finished batch waits for company before it is sent, ns. If the next batch takes longer than that,
+a thread sends what is finished, after RESCUE seconds at the most."""
+RESCUE = 0.005
+ADOPT = -2
+"""In place of a batch index: not a task, but a shard that is to be read from now on."""
+MOST_PENDING = 1 << 16
+"""Bytes of finished inline batches that are sent together at the most."""
+
+
+class Worker:
+    def __init__(self, recipe: Recipe, birth: Birth, channel: Channel, board: Board) -> None:
+        self._recipe = recipe
+        self._birth = birth
+        self._channel = channel
+        self._row = board.row(birth.worker)
+        self._recorder = Recorder(self._row)
+        self._slots = SlotStore()
+        self._encoder = Encoder(self._slots)
+        self._collate = self._choose_collate()
+        self._tasks: deque[tuple[int, int, int, Any, int]] = deque()
+        self._finished: list[tuple[Any, ...]] = []
+        self._pending_bytes = 0
+        self._pending_since = 0
+        self._sending = threading.Lock()
+        self._pending = threading.Event()
+        self._rescuer: threading.Thread | None = None
+        self._epoch = -1
+        self._fetcher: MapFetcher | None = None
+        self._shards = Shards(recipe, birth) if recipe.iterable else None
+        self._seeder: seeding.BatchSeeder | None = None
+        self._broken: Failure | None = None
+        self._ended: set[int] = set()
+
+    def run(self) -> None:
+        """Work until told to leave or until training is gone."""
+        self._row[Word.PID] = os.getpid()
+        try:
+            self._initialize()
+            self._channel.send(("hello",))
+            while self._step():
+                pass
+        except ChannelClosedError:
+            return
+
+    def _initialize(self) -> None:
+        birth, recipe = self._birth, self._recipe
+        seeding.seed_worker(birth.base_seed, birth.worker)
+        dataset = recipe.dataset
+        if recipe.shared_seed is not None:
+            generator = torch.Generator().manual_seed(recipe.shared_seed)
+            dataset = recipe.dataset = torch.utils.data.graph_settings.apply_random_seed(dataset, generator)
+        torch_worker._worker_info = torch_worker.WorkerInfo(
+            id=birth.worker,
+            num_workers=birth.num_workers,
+            seed=birth.base_seed + birth.worker,
+            dataset=dataset,
+        )
+        serve_torch(self._encoder.allocate)
+        if self._shards is not None:
+            self._shards.keep_pristine()
+        try:
+            if recipe.worker_init_fn is not None:
+                recipe.worker_init_fn(birth.worker)
+        except Exception as error:
+            self._broken = Failure.capture(error, f"in DataLoader worker process {birth.worker}")
+
+    def _step(self) -> bool:
+        control = self._row[Word.CONTROL]
+        if control == LEAVE:
+            self._leave()
+            return False
+        if control == HOLD or not self._tasks:
+            self._flush()
+            if control == HOLD:
+                self._recorder.paused()
+            else:
+                self._recorder.idle()
+            self._handle(self._channel.receive())
+            return True
+        epoch, batch, shard, indices, number = self._tasks.popleft()
+        if epoch != self._row[Word.EPOCH] or number < self._row[Word.RECALLED]:
+            if batch != ADOPT:
+                self._skip()
+            return True
+        if epoch != self._epoch:
+            self._begin(epoch)
+        if batch == ADOPT and self._shards is not None:
+            self._ended.discard(shard)
+            self._shards.adopt(shard, indices)
+        else:
+            self._keep(self._work(epoch, batch, shard, indices))
+        return True
+
+    def _handle(self, message: Any) -> None:
+        operation, *rest = message
+        if operation == "tasks":
+            tasks, returned, spoiled, trim = rest
+            self._tasks.extend(tasks)
+            self._slots.release(returned)
+            self._slots.forget(spoiled)
+            if trim:
+                self._slots.trim()
+        elif operation == "shard":
+            epoch, number, state = rest
+            # What was asked of this shard when it was last here is void.
+            for task in [task for task in self._tasks if task[2] == number]:
+                self._tasks.remove(task)
+                if task[1] != ADOPT:
+                    self._skip()
+            # In turn: a batch of this shard may be under way.
+            self._tasks.append((epoch, ADOPT, number, state, sys.maxsize))
+        # "look" only wakes the worker, so that it sees its control words.
+
+    def _skip(self) -> None:
+        """Answer a task that nobody wants done any more."""
+        self._recorder.skip()
+        now = self._recorder.moment()
+        self._keep(Batch(-1, -1, -1, None, None, 0, now, now, now, now, -1, 0))
+
+    def _leave(self) -> None:
+        self._recorder.retiring()
+        self._flush()
+        self._channel.send(("left",))
+
+    def _begin(self, epoch: int) -> None:
+        """Start an epoch: iterators over iterable-style datasets are made anew."""
+        self._epoch = epoch
+        self._ended.clear()
+        if self._shards is not None:
+            self._shards.clear()
+        else:
+            self._seeder = seeding.BatchSeeder(self._birth.base_seed, epoch)
+
+    def _map_fetcher(self) -> MapFetcher:
+        if self._fetcher is None:
+            recipe = self._recipe
+            self._fetcher = MapFetcher(recipe.dataset, recipe.auto_collation, bool(recipe.record_samples))
+        return self._fetcher
+
+    def _work(self, epoch: int, batch: int, shard: int, indices: Any) -> Batch:
+        recorder = self._recorder
+        recorder.start(batch)
+        where = f"in DataLoader worker process {self._birth.worker}"
+        encoded: Encoded | None = None
+        samples, slowest, slowest_ns = 0, -1, 0
+        slow: Any = None
+        state: Any = None
+        failure: Failure | None = self._broken
+        if failure is None and shard not in self._ended:
+            fetcher: MapFetcher | IterableFetcher | None = None
+            data: Any = None
+            try:
+                if self._seeder is not None:
+                    self._seeder.seed(batch)
+                if self._shards is not None:
+                    fetcher = self._shards.fetcher(shard)
+                    indices = range(self._recipe.batch_size or 1)
+                else:
+                    fetcher = self._map_fetcher()
+                where += f", batch {batch}"
+                data = fetcher.fetch(indices)
+                samples = sample_count(self._recipe.auto_collation, data)
+                recorder.fetch_done(samples)
+                slowest, slowest_ns, slow = self._sample_costs(fetcher.stamps)
+                if not self._encoder.prepare():
+                    # Slots that training gave back may lie in the channel, behind tasks that are not due yet.
+                    self._receive_ready()
+                    self._encoder.prepare()
+                data = self._collate(data)
+                recorder.collate_done()
+                encoded = self._encode(data)
+                if self._shards is not None:
+                    state = self._shards.state(shard)
+            except StopIteration as error:
+                if shard < 0:
+                    failure = Failure.capture(error, where)
+            except Exception as error:
+                failure = Failure.capture(error, where + _sample_named(fetcher, indices, shard, data is None))
+            if failure is not None and self._shards is not None:
+                with contextlib.suppress(Exception):  # the failure is what counts
+                    state = self._shards.state(shard)
+            if encoded is None:
+                self._encoder.abandon()
+                if shard >= 0 and failure is None:
+                    self._ended.add(shard)
+        sent = recorder.encode_done(encoded.nbytes if encoded is not None else 0)
+        return Batch(
+            epoch, batch, shard, encoded, failure, samples,
+            recorder.started, recorder.fetched, recorder.collated, sent, slowest, slowest_ns, slow, state,
+        )  # fmt: skip
+
+    def _encode(self, data: Any) -> Encoded:
+        try:
+            return self._encoder.encode(data)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            culprit = describe_unpicklable(data, "batch", lambda part: pickle.dumps(part, 5))
+            raise UnpicklableError(f"the batch cannot be sent to training: {culprit}: {error}") from error
+
+    def _keep(self, batch: Batch) -> None:
+        # As plain tuples, which pickle several times faster.
+        fields = (*batch[:3], batch.encoded and tuple(batch.encoded), *batch[4:])
+        with self._sending:
+            if not self._finished:
+                self._pending_since = batch.start
+            self._finished.append(fields)
+        if batch.encoded is not None:
+            self._pending_bytes += len(batch.encoded.inline)
+        if batch.sent - self._pending_since > LINGER or self._pending_bytes > MOST_PENDING:
+            self._flush()
+        elif not self._pending.is_set():
+            self._pending.set()
+            if self._rescuer is None:
+                self._rescuer = threading.Thread(target=self._rescue, name="loader-rescue", daemon=True)
+                self._rescuer.start()
+
+    def _flush(self) -> None:
+        if not self._finished:
+            return
+        slots = self._slots
+        with self._sending:
+            message = ("batches", slots.announcements, slots.dropped, self._finished)
+            self._channel.send(message, slots.descriptors)
+            slots.announced()
+            self._finished = []
+        self._pending_bytes = 0
+
+    def _rescue(self) -> None:
+        """Send finished batches that would wait behind a slow one. Runs in a thread, from the first that waits on."""
+        with contextlib.suppress(ChannelClosedError):
+            while self._pending.wait():
+                time.sleep(RESCUE)
+                with self._sending:
+                    if not self._finished:
+                        self._pending.clear()
+                    elif time.monotonic_ns() - self._pending_since > LINGER and not self._slots.announcements:
+                        # The slots' news stay for the next message of the worker's own: only it may touch them.
+                        self._channel.send(("batches", [], [], self._finished))
+                        self._finished = []
+                        self._pending.clear()
+
+    def _receive_ready(self) -> None:
+        for message in self._channel.receive_ready():
+            self._handle(message)
+
+    def _sample_costs(self, stamps: list[int]) -> tuple[int, int, Any]:
+        """Count the samples' times; return the slowest one's position and time, and more of them if wanted."""
+        if not stamps:
+            return -1, 0, None
+        durations = list(map(sub, stamps, [self._recorder.started, *stamps[:-1]]))
+        worst = max(durations)
+        self._recorder.costs(durations)
+        slow = None
+        if self._recipe.record_samples:
+            slow = nlargest(self._recipe.record_samples, enumerate(durations), key=itemgetter(1))
+        return durations.index(worst), worst, slow
+
+    def _choose_collate(self) -> Callable[[Any], Any]:
+        chosen = self._recipe.collate_fn
+        allocate = self._encoder.allocate
+        if chosen in (default_collate, torch.utils.data.default_collate):
+            return lambda samples: collate_into(samples, allocate)
+        return chosen
+
+
+def _sample_named(fetcher: Fetcher | None, indices: Any, shard: int, fetching: bool) -> str:
+    """Say at which sample the dataset failed, if it was the dataset."""
+    if fetcher is None or not fetching:
+        return ""
+    position = fetcher.position()
+    if shard >= 0:
+        return f", sample {position} of the batch"
+    try:
+        return f", sample index {indices[position]!r}"
+    except (TypeError, IndexError, KeyError):
+        return f", sample index {indices!r}"

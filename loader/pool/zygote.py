@@ -1,0 +1,209 @@
+"""The zygote: a single-threaded process, started once per pool, from which the workers are forked.
+
+It exists so that growing the pool never forks the threaded training process, and so that `spawn` imports and
+unpickles once rather than once a worker. It does four things: fork a worker when told to, pass on signals, report
+exits, and see to it that no worker outlives the pool:
+
+1. The zygote is the workers' parent. It alone signals and reaps them, so no signal ever reaches a stranger that got
+   a recycled pid.
+2. When training ends, is killed, or closes the pool, the zygote's channel reaches its end. The zygote then kills
+   every worker, reaps it, and exits. It waits in no other place than on that channel, so this takes milliseconds.
+3. When the zygote itself is killed, the system kills the workers (PR_SET_PDEATHSIG; where there is none, they leave
+   at the end of their own channel).
+4. Nobody else holds the zygote's channel: `channel` closes inherited ends in every forked process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from multiprocessing import get_context, process
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ..failures import Failure
+from .board import Board
+from .channel import Channel, ChannelClosedError
+from .tasks import Birth, Parcel, Recipe
+from .worker import Worker
+
+STACK_SIGNAL = signal.SIGUSR2 if not hasattr(signal, "SIGRTMIN") else signal.SIGRTMIN + 11
+"""Makes a worker write its Python stack to the pool's stack pipe, whatever it is doing."""
+
+_PR_SET_PDEATHSIG = 1
+
+HURRY = 0.3
+"""Seconds that busy workers get to finish after Ctrl-C."""
+
+
+class _Zygote:
+    def __init__(self, channel: Channel, recipe: Recipe, board: Board, stacks: int) -> None:
+        self._channel = channel
+        self._recipe = recipe
+        self._board = board
+        self._stacks = stacks
+        self._workers: dict[int, Any] = {}
+        self._context = get_context("fork")
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._interrupted = False
+
+    def run(self) -> None:
+        self._prepare_signals()
+        # Nothing from before is ever collected, so the collector need not write to the pages that workers share.
+        gc.freeze()
+        # Python's own rule against children of daemons is about orphans; ours cannot become any (see above).
+        process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+        self._channel.send(("ready", os.getpid()))
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        try:
+            while True:
+                ready = {descriptor for descriptor, _ in poll.poll()}
+                if self._wake_read.fileno() in ready:
+                    self._wake_read.recv(4096)
+                    self._reap()
+                if self._channel.fileno() in ready:
+                    for message in self._channel.receive_ready():
+                        self._handle(message)
+        except ChannelClosedError:
+            pass
+        finally:
+            self._end_all()
+
+    def _prepare_signals(self) -> None:
+        self._wake_write.setblocking(False)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.signal(signal.SIGINT, self._note_interrupt)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _note_interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Ctrl-C goes to the whole group. Training decides what it means; if that is the end, it shall be quick."""
+        self._interrupted = True
+
+    def _handle(self, message: Any) -> None:
+        operation, *rest = message
+        if operation == "fork":
+            self._fork(*rest)
+        elif operation == "signal":
+            key, number = rest
+            worker = self._workers.get(key)
+            if worker is not None and worker.exitcode is None:
+                os.kill(worker.pid, number)
+        elif operation == "stop":
+            self._wait_for_all(min(rest[0], HURRY) if self._interrupted else rest[0])
+            raise ChannelClosedError
+
+    def _fork(self, key: int, birth: Birth) -> None:
+        descriptor = self._channel.descriptors.popleft()
+        worker = self._context.Process(
+            target=_work,
+            args=(self._recipe, birth, descriptor, self._board, self._stacks, os.getpid(), self._wake_read),
+            name=f"loader-worker-{birth.worker}",
+            daemon=True,
+        )
+        try:
+            worker.start()
+        except OSError as error:
+            self._channel.send(("not forked", key, f"{error}"))
+        else:
+            self._workers[key] = worker
+            self._channel.send(("forked", key, worker.pid))
+        finally:
+            os.close(descriptor)
+
+    def _reap(self) -> None:
+        for key, worker in list(self._workers.items()):
+            if worker.exitcode is not None:
+                del self._workers[key]
+                self._channel.send(("exited", key, worker.pid, worker.exitcode))
+                worker.close()
+
+    def _wait_for_all(self, grace: float) -> None:
+        """Let the workers leave by themselves for so many seconds."""
+        deadline = time.monotonic() + grace
+        while self._workers and (left := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([self._wake_read, self._channel.socket], [], [], left)
+            if self._channel.socket in ready:
+                # Told to hurry, or training is gone.
+                return
+            if ready:
+                self._wake_read.recv(4096)
+            for key, worker in list(self._workers.items()):
+                if worker.exitcode is not None:
+                    del self._workers[key]
+
+    def _end_all(self) -> None:
+        for worker in self._workers.values():
+            worker.kill()
+        for worker in self._workers.values():
+            worker.join()
+        self._workers.clear()
+
+
+def run_zygote(sock: socket.socket, parcel: Parcel, rows: int) -> None:
+    """Entry of the zygote process. The board's and the stack pipe's descriptors arrive over `sock`."""
+    channel = Channel(sock, blocking=True)
+    torch.set_num_threads(1)
+    with contextlib.suppress(ChannelClosedError, KeyboardInterrupt):
+        try:
+            recipe = parcel.open()
+        except Exception as error:
+            channel.send(("failed", Failure.capture(error, "while the dataset was unpickled for the workers")))
+            return
+        channel.receive()
+        board_descriptor, stacks = channel.descriptors.popleft(), channel.descriptors.popleft()
+        board = Board(board_descriptor, rows)
+        os.close(board_descriptor)
+        _Zygote(channel, recipe, board, stacks).run()
+
+
+def _work(
+    recipe: Recipe,
+    birth: Birth,
+    descriptor: int,
+    board: Board,
+    stacks: int,
+    parent: int,
+    wake_read: socket.socket,
+) -> None:
+    """Entry of a worker process."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, _ignore)
+    wake_read.close()
+    _die_with(parent)
+    channel = Channel(socket.socket(fileno=descriptor), blocking=True)
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
+    try:
+        Worker(recipe, birth, channel, board).run()
+    except KeyboardInterrupt:
+        pass
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
+        raise
+
+
+def _die_with(parent: int) -> None:
+    """Ask the system to kill this process when the zygote dies."""
+    with contextlib.suppress(AttributeError):
+        _prctl = ctypes.CDLL(None).prctl
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """A handler rather than SIG_IGN: programs that a worker starts get the default back."""

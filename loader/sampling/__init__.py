@@ -1,0 +1,44 @@
+"""Samplers with torch's names, arguments and order, whose position can be saved and resumed.
+
+| file | what it holds |
+|---|---|
+| `sequential.py` | SequentialSampler |
+| `shuffling.py` | RandomSampler, SubsetRandomSampler |
+| `permutation.py` | the keyed permutation behind `RandomSampler(constant_memory=True)` |
+| `weighting.py` | WeightedRandomSampler |
+| `distributing.py` | DistributedSampler |
+| `batching.py` | BatchSampler |
+| `passes.py` | one pass over a sampler: its indices, position and state |
+| `origins.py` | where in a random stream a pass begins |
+| `tracking.py` | `track` and `resume` for any sampler, torch's and the user's own included |
+"""
+
+from torch.utils.data import Sampler
+
+from loader.sampling.batching import BatchIterator, BatchSampler
+from loader.sampling.distributing import DistributedSampler
+from loader.sampling.passes import IndexIterator, State, TrackedIterator
+from loader.sampling.permutation import KeyedPermutation
+from loader.sampling.sequential import SequentialSampler
+from loader.sampling.shuffling import RandomSampler, SubsetRandomSampler
+from loader.sampling.tracking import check_state, kind_of, resume, track
+from loader.sampling.weighting import WeightedRandomSampler
+
+__all__ = [
+    "BatchIterator",
+    "BatchSampler",
+    "DistributedSampler",
+    "IndexIterator",
+    "KeyedPermutation",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "State",
+    "SubsetRandomSampler",
+    "TrackedIterator",
+    "WeightedRandomSampler",
+    "check_state",
+    "kind_of",
+    "resume",
+    "track",
+]

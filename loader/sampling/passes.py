@@ -1,0 +1,199 @@
+"""One pass over a sampler: its indices, how far it has come, and a state from which to go on.
+
+A state is small whatever the length of the dataset: the sampler's kind and arguments, the pass's *origin*
+(what its random numbers were drawn from, see `origins.py`) and the position. Indices are made again from the
+origin, so the state of an earlier position is the same dict with another number in it. The loader, which runs
+ahead of training, relies on that: it asks for the state at the batch that training has reached, and keeps
+nothing per batch.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from operator import length_hint
+from types import UnionType
+from typing import Any, Protocol, TypeVar, cast
+
+from torch.utils.data import Sampler
+
+State = dict[str, Any]
+T = TypeVar("T")
+
+BLOCK = 1 << 14
+"""How many indices become Python integers at a time."""
+
+
+class TrackedIterator(Protocol[T]):
+    """An iterator over a sampler that knows where it is."""
+
+    def __iter__(self) -> Iterator[T]: ...
+
+    def __next__(self) -> T: ...
+
+    @property
+    def position(self) -> int:
+        """How many items it has given."""
+        ...
+
+    def take(self, count: int) -> list[T]:
+        """The next `count` items, or fewer at the end."""
+        ...
+
+    def state_dict(self, at: int | None = None) -> State:
+        """The state now, or as it was after `at` calls of `next()`, one that met the end included."""
+        ...
+
+
+class IndexIterator(chain[int]):
+    """One pass over a sampler of ours.
+
+    A chain of blocks runs in C: Python is entered once for a block, not once for an index.
+    """
+
+    _sampler: IndexSampler
+    _blocks: _Blocks
+    _origin: State
+
+    @classmethod
+    def over(cls, sampler: IndexSampler, origin: State, start: int) -> IndexIterator:
+        """One pass over `sampler`, from position `start` on."""
+        counted = _Blocks(sampler._blocks(origin, start), start)
+        iterator = cast(IndexIterator, cls.from_iterable(cast(Iterable[Iterable[int]], counted)))
+        iterator._sampler = sampler
+        iterator._blocks = counted
+        iterator._origin = origin
+        return iterator
+
+    @property
+    def position(self) -> int:
+        """How many indices of the pass have been given."""
+        return self._blocks.position
+
+    def take(self, count: int) -> list[int]:
+        """The next `count` indices, or fewer at the end."""
+        return list(islice(self, count))
+
+    def skip(self, count: int) -> None:
+        """Pass over `count` indices."""
+        deque(islice(self, count), maxlen=0)
+
+    def state_dict(self, at: int | None = None) -> State:
+        """The state now, or as it was after `at` calls of `next()`, one that met the end included."""
+        position = self.position
+        return {
+            **self._sampler._signature(),
+            "position": position if at is None else min(at, position),
+            "ended": self._blocks.ended if at is None else at > position,
+            "origin": dict(self._origin or self._sampler._upcoming()),
+        }
+
+
+class Resumable(Sampler[T]):
+    """A sampler whose passes can be saved and resumed."""
+
+    @abstractmethod
+    def __iter__(self) -> TrackedIterator[T]: ...
+
+    @abstractmethod
+    def resume(self, state: State) -> TrackedIterator[T]:
+        """The rest of the pass that gave `state`."""
+
+    @abstractmethod
+    def _signature(self) -> State:
+        """The kind as "sampler", the size of its source as "length", and what else shapes a pass."""
+
+
+class IndexSampler(Resumable[int]):
+    """A resumable sampler of single indices; `_blocks` says how a pass is made."""
+
+    def __iter__(self) -> IndexIterator:
+        return IndexIterator.over(self, {}, 0)
+
+    def resume(self, state: State) -> IndexIterator:
+        """The rest of the pass that gave `state`; random generators are left as that pass left them."""
+        check(state, self._signature(), position=int, ended=bool, origin=dict)
+        position: int = state["position"]
+        origin: State = dict(state["origin"])
+        self._restore(origin)
+        start = self._nearest(position)
+        iterator = IndexIterator.over(self, origin, start)
+        iterator.skip(position - start)
+        if iterator.position != position:
+            raise ValueError(
+                f"Cannot resume {state['sampler']}: the state is at position {position}, "
+                f"but the pass ends at {iterator.position}"
+            )
+        if state["ended"]:
+            iterator.skip(1)
+        return iterator
+
+    @abstractmethod
+    def _blocks(self, origin: State, start: int) -> Iterator[Sequence[int]]:
+        """The indices from position `start` on; draws from `origin`, or fills it in if it is empty."""
+
+    def _upcoming(self) -> State:
+        """The origin of a pass that would begin now, as far as it is known."""
+        return {}
+
+    def _restore(self, origin: State) -> None:
+        """Put the generators that the sampler was given back to where the pass began."""
+
+    def _nearest(self, position: int) -> int:  # noqa: ARG002
+        """The last position, no later than `position`, at which a pass can be entered directly."""
+        return 0
+
+
+def check(state: State, expected: State, **types: type | UnionType) -> None:
+    """Refuse a state that another kind of sampler, or one with other arguments, has given."""
+    kind = expected["sampler"]
+    if not isinstance(state, dict):
+        raise ValueError(f"Cannot resume {kind}: the state should be a dict, but is {state!r}")
+    for name, here in expected.items():
+        if name not in state:
+            raise ValueError(f"Cannot resume {kind}: the state has no {name!r}")
+        if state[name] != here:
+            raise ValueError(f"Cannot resume {kind}: the state was saved with {name}={state[name]!r}, not {here!r}")
+    for name, wanted in types.items():
+        if not isinstance(state.get(name), wanted):
+            raise ValueError(f"Cannot resume {kind}: the state has {name}={state.get(name)!r}")
+    if state["position"] < 0:
+        raise ValueError(f"Cannot resume {kind}: the state is at position {state['position']}")
+
+
+def length_of(sampler: object) -> int | None:
+    """The length of a sampler, if it tells."""
+    try:
+        return len(sampler)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
+
+
+class _Blocks:
+    """Hands blocks to the chain and counts them."""
+
+    def __init__(self, blocks: Iterator[Sequence[int]], start: int) -> None:
+        self._blocks = blocks
+        self._end = start
+        self._current: Iterator[int] = iter(())
+        self.ended = False
+
+    def __iter__(self) -> _Blocks:
+        return self
+
+    def __next__(self) -> Iterator[int]:
+        try:
+            block = next(self._blocks)
+        except StopIteration:
+            self.ended = True
+            raise
+        self._end += len(block)
+        self._current = iter(block)
+        return self._current
+
+    @property
+    def position(self) -> int:
+        # Exact, because the iterators of lists and ranges know how much they have left.
+        return self._end - length_hint(self._current)

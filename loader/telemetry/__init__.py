@@ -1,0 +1,1 @@
+"""What happens inside, measured at the seams."""

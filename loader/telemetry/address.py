@@ -1,0 +1,111 @@
+"""Where to publish: from `monitor=`, the environment, or the local dashboard's discovery file."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from .. import discovery
+from .local import LocalDashboard
+
+PUBLISH = "/ws/publish"
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+_PORTS = {"ws": 80, "wss": 443}
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_TOKEN = re.compile(r"[!-~]{1,4096}")
+
+
+class Address(msgspec.Struct, frozen=True):
+    url: str
+    """The dashboard's address, for people: scheme, host, port and the proxy's prefix."""
+    token: str = ""
+    """Empty: that of the local dashboard, if it is this one."""
+
+    @property
+    def websocket(self) -> str:
+        scheme, rest = self.url.split("://", 1)
+        return f"{_SCHEMES[scheme]}://{rest}{PUBLISH}"
+
+    def find(self) -> Address:
+        """The address with its token. Asked anew for every attempt: a restarted dashboard may have another one."""
+        if self.token:
+            return self
+        found = discovery.read()
+        if found is None or _place(found.url) != _place(self.url):
+            return self
+        return Address(self.url, found.token)
+
+
+class LocalAddress:
+    """The dashboard of this user on this machine, wherever it listens; one is started if there is none."""
+
+    url = "the local dashboard"
+
+    def __init__(self) -> None:
+        self._dashboard = LocalDashboard()
+
+    def find(self) -> Address | None:
+        """None: it is still starting."""
+        found = self._dashboard.find()
+        return None if found is None else Address(found.url, found.token)
+
+
+AnyAddress = Address | LocalAddress
+
+
+def resolve(monitor: bool | str | None) -> AnyAddress | None:
+    """What the argument `monitor` means; None: do not publish.
+
+    None: $PENSTOCK_URL if it is set. A URL: that dashboard. True: the local one. False: none.
+    """
+    if monitor is None:
+        url = os.environ.get("PENSTOCK_URL", "").strip()
+        return _parse(url, "$PENSTOCK_URL") if url else None
+    if isinstance(monitor, bool):
+        return LocalAddress() if monitor else None
+    if not isinstance(monitor, str):
+        raise TypeError(f"monitor must be a URL, True, False or None, but got monitor={monitor!r}")
+    return _parse(monitor.strip(), "monitor")
+
+
+def _parse(text: str, origin: str) -> Address:
+    shown = text.partition("#")[0]  # a token belongs in no error message
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{origin} must be a URL, but got {shown!r}: {error}") from None
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise ValueError(f"{origin} must be a URL such as http://127.0.0.1:8787, but got {shown!r}")
+    if "@" in parts.netloc:
+        raise ValueError(f"{origin} must not contain a user name or password; give the token as #token=…")
+    if parts.query:
+        raise ValueError(f"{origin} must not contain a query, but got {shown!r}; give the token as #token=…")
+    token = _token(parts.fragment, origin)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    where = host if port is None else f"{host}:{port}"
+    path = parts.path.rstrip("/").removesuffix(PUBLISH).rstrip("/")
+    scheme = "https" if _SCHEMES[parts.scheme] == "wss" else "http"
+    return Address(f"{scheme}://{where}{path}", token)
+
+
+def _token(fragment: str, origin: str) -> str:
+    if fragment:
+        given = parse_qs(fragment).get("token", [""])[0]
+        if not given:
+            raise ValueError(f"the part of {origin} after # must be token=…")
+    else:
+        given, origin = os.environ.get("PENSTOCK_TOKEN", "").strip(), "$PENSTOCK_TOKEN"
+    if given and not _TOKEN.fullmatch(given):
+        raise ValueError(f"the token in {origin} must be printable ASCII without spaces")
+    return given
+
+
+def _place(url: str) -> tuple[str, int | None]:
+    """Host and port, where all names of this machine's loopback are one."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    return "localhost" if host in _LOOPBACK else host, parts.port or _PORTS[_SCHEMES[parts.scheme]]

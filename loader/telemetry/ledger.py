@@ -1,0 +1,105 @@
+"""What one loader has done so far. Iterators and pools write to it; it refers to neither, nor to the loader.
+
+Every counter has one writer, the iterating thread; rings are deques, which any thread may append to. Nothing here
+takes a lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Literal
+
+from ..digest import Digest
+from ..protocol import EpochEvent, Event, SampleCost, WorkerEvent
+from .spans import SpanRing
+from .times import TimeAccount
+
+MOST_EVENTS = 1024
+"""Events kept for the publisher; on overflow the oldest goes."""
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.digest = Digest()
+        self.times = TimeAccount()
+        self.epoch_times = TimeAccount()
+        """`times` as of the beginning of the epoch under way."""
+        self.epochs = 0
+        """Epochs started."""
+        self.batches = 0
+        """Batches yielded."""
+        self.samples = 0
+        self.bytes = 0
+        self.stalls = 0
+        """Reorder stalls ended."""
+        self.stall_ns = 0
+        self.recoveries = 0
+        """Dead workers replaced."""
+        self.batch = 0
+        """Batches yielded in the epoch under way or last ended."""
+        self.cost = SampleCost()
+        """Sample times of the last epoch that ended."""
+        self.slowest: list[tuple[str, int]] = []
+        self.warned = False
+        """Training was told, once, that workers die."""
+        self.warning = ""
+        """What training is still to be told."""
+        self.failed = False
+        """The last epoch ended with an error of the pool."""
+        self.spans = SpanRing()
+        self.dropped = 0
+        self._events: deque[Event] = deque()
+
+    def next_epoch(self) -> int:
+        """The number of the epoch that starts now."""
+        self.epochs += 1
+        self.failed = False
+        number = self.epochs - 1
+        self.batch = 0
+        self.epoch_times = self.times.copy()
+        self.emit(EpochEvent(time.time(), "started", number))
+        return number
+
+    def end_epoch(
+        self, number: int, what: Literal["ended", "abandoned", "failed"], batches: int, reason: str = ""
+    ) -> None:
+        self.failed = what == "failed"
+        self.emit(EpochEvent(time.time(), what, number, batches, reason[:16384]))
+
+    def add(self, epoch: int, batch: int, indices: Any, seed: int, samples: int, nbytes: int) -> None:
+        """A batch was yielded."""
+        self.digest.add(epoch, batch, indices, seed)
+        self.batches += 1
+        self.batch = batch + 1
+        self.samples += samples
+        self.bytes += nbytes
+
+    def worker(
+        self,
+        what: Literal["born", "retired", "died"],
+        worker: int,
+        pid: int,
+        exitcode: int = 0,
+        signal: str = "",
+        batch: int = -1,
+        retried: bool = False,
+    ) -> None:
+        """A worker was born, retired or died."""
+        self.emit(WorkerEvent(time.time(), what, worker, pid, exitcode, signal, batch, retried))
+
+    def emit(self, event: Event) -> None:
+        self._events.append(event)
+        if len(self._events) > MOST_EVENTS:
+            self._events.popleft()
+            self.dropped += 1
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call, oldest first."""
+        events: list[Event] = []
+        while self._events:
+            events.append(self._events.popleft())
+        spans = self.spans.take()
+        if spans is not None:
+            events.append(spans)
+        return events

@@ -1,0 +1,106 @@
+"""What the conductor tells telemetry, at the few seams where it does.
+
+One object a pool. It turns what it is told into events and counters of the ledger. It never looks into the engine and
+never waits.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..pool.board import ROW, Board, Word
+from ..pool.tasks import Batch
+from ..protocol import SampleCost, Stall
+from .costs import SlowestSamples, sketch
+from .ledger import Ledger
+from .stalls import LONG, SHORT, OpenStall, StallWatch
+
+
+class Observer:
+    def __init__(self, ledger: Ledger, board: Board, record_samples: int = 0, long_stall: int = LONG) -> None:
+        self.ledger = ledger
+        self.stalls = StallWatch(long_stall)
+        self._board = board
+        self._record = record_samples
+        self.slowest = SlowestSamples(record_samples)
+        self._before: dict[int, list[int]] = {}
+        self._gone: list[list[int]] = []
+
+    def epoch_began(self, workers: list[int]) -> None:
+        """Sample costs are those of one epoch: remember where each worker's counts stand."""
+        self.slowest = SlowestSamples(self._record)
+        self._before = {worker: self._counts(worker) for worker in workers}
+        self._gone = []
+
+    def batch_arrived(self, batch: Batch, indices: Any) -> None:
+        """A worker's batch was accepted; `indices` are None for a shard."""
+        if batch.slow:
+            for position, nanoseconds in batch.slow:
+                self.slowest.add(nanoseconds, _index(indices, position))
+        elif batch.slowest >= 0:
+            self.slowest.add(batch.slowest_ns, _index(indices, batch.slowest))
+        if self.stalls.open is not None:
+            index = str(_index(indices, batch.slowest)) if batch.slowest >= 0 else ""
+            self.stalls.finished(batch.epoch, batch.batch, index[:256], batch.slowest_ns)
+
+    def worker_gone(self, worker: int) -> None:
+        """Its row on the board will be used again."""
+        self._gone.append(self._since(worker))
+        self._before.pop(worker, None)
+
+    def waited(self, now: int, stalled: bool, **about: int) -> None:
+        """Training waits behind a missing batch, or no longer."""
+        ended = self.stalls.observe(now, stalled, **about)
+        if ended is not None:
+            self.ledger.stalls += 1
+            self.ledger.stall_ns += ended.length()
+            if ended.length() >= SHORT:
+                self.ledger.emit(_event(ended, now))
+
+    def sample_cost(self) -> SampleCost:
+        counts = [self._since(worker) for worker in range(self._board.rows) if self._used(worker)]
+        return sketch([*counts, *self._gone], self.slowest)
+
+    def recorded(self) -> list[tuple[str, int]]:
+        """(index, µs) of the slowest samples, if they were asked for."""
+        return self.slowest.ranked() if self._record else []
+
+    def epoch_ended(self) -> None:
+        self.ledger.cost = self.sample_cost()
+        self.ledger.slowest = self.recorded()
+
+    def _used(self, worker: int) -> bool:
+        return bool(self._board.row(worker)[Word.BATCHES])
+
+    def _counts(self, worker: int) -> list[int]:
+        return self._board.row(worker)[Word.COST : ROW].tolist()
+
+    def _since(self, worker: int) -> list[int]:
+        counts, before = self._counts(worker), self._before.get(worker)
+        if before is None:
+            return counts
+        return [max(now - then, 0) for now, then in zip(counts, before, strict=True)]
+
+
+def _index(indices: Any, position: int) -> Any:
+    """The sample's index as the sampler gave it; its position in the batch where there is none."""
+    try:
+        return indices[position]
+    except (TypeError, IndexError, KeyError):
+        return position if indices is None else indices
+
+
+def _event(stall: OpenStall, now: int) -> Stall:
+    began = time.time() - (now - stall.began) / 1e9
+    return Stall(
+        at=began,
+        us=stall.length() // 1000,
+        held_back=stall.held_back,
+        epoch=stall.epoch,
+        batch=stall.batch,
+        worker=stall.worker,
+        slowest_index=stall.slowest_index,
+        slowest_us=stall.slowest_ns // 1000,
+        stack=(stall.stack or "")[:16384],
+    )

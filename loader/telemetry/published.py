@@ -1,0 +1,113 @@
+"""A loader as the publisher sees it. It does not keep the loader alive."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch.multiprocessing
+
+from .. import checkpoint, sampling
+from ..budget import memory_limits
+from ..control import Ticket
+from ..protocol import Command, Config, Event, Outcome, Snapshot
+
+if TYPE_CHECKING:
+    from ..dataloader import DataLoader
+
+
+class PublishedLoader:
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.name = loader.name
+        self.started = time.time()
+        self._loader = weakref.ref(loader)
+        self._ledger = loader.ledger
+        self._config = _config(loader)
+        self._last: Snapshot | None = None
+        self._ledger.spans.watched = True
+
+    @property
+    def gone(self) -> bool:
+        loader = self._loader()
+        return loader is None or loader.is_closed
+
+    def config(self) -> Config:
+        return self._config
+
+    def snapshot(self, seq: int) -> Snapshot:
+        loader = self._loader()
+        if loader is None:
+            last = self._last or Snapshot(seq, time.time(), "closed")
+            return msgspec.structs.replace(last, seq=seq, at=time.time(), state="closed", workers=[])
+        self._last = loader.stats(seq)
+        return self._last
+
+    def take_events(self) -> list[Event]:
+        return self._ledger.take_events()
+
+    def apply(self, command: Command, answer: Callable[[Outcome], None]) -> None:
+        received = time.monotonic()
+
+        def tell(state: Any, ticket: Ticket | None = None, reason: str = "") -> None:
+            outcome = None if ticket is None else ticket.outcome
+            answer(
+                Outcome(
+                    command.id,
+                    state,
+                    time.time(),
+                    None if outcome is None else outcome.actual,
+                    None if outcome is None else outcome.at_batch,
+                    int((time.monotonic() - received) * 1e6),
+                    (reason or (outcome.reason if outcome is not None else ""))[:256],
+                )
+            )
+
+        loader = self._loader()
+        if loader is None:
+            tell("rejected", reason="the loader is gone")
+            return
+        if not self._config.control:
+            tell("rejected", reason="this loader takes no commands (allow_control=False)")
+            return
+        try:
+            ticket = _begin(loader, command)
+        except (TypeError, ValueError, RuntimeError) as error:
+            tell("rejected", reason=str(error))
+            return
+        tell("delivered")
+        ticket.watch(lambda settled: tell(settled.outcome.state, settled))
+
+
+def _config(loader: DataLoader[Any]) -> Config:
+    context = loader.multiprocessing_context or torch.multiprocessing.get_context()
+    sampler = "" if loader.is_iterable else sampling.kind_of(loader._index_sampler)
+    return Config(
+        dataset=type(loader.dataset).__qualname__[:256],
+        style="iterable" if loader.is_iterable else "map",
+        dataset_length=checkpoint.length_of(loader.dataset),
+        batch_size=loader.batch_size,
+        sampler=sampler[:256],
+        num_workers=loader.num_workers,
+        max_workers=loader.max_workers,
+        start_method=context.get_start_method() or "",
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        in_order=loader.in_order,
+        prefetch_factor=loader.prefetch_factor,
+        timeout=float(loader.timeout),
+        memory_budget=memory_limits(loader.memory_budget)[0],
+        control=loader.allow_control,
+    )
+
+
+def _begin(loader: DataLoader[Any], command: Command) -> Ticket:
+    if command.action == "resize":
+        if command.workers is None:
+            raise ValueError("a resize must say how many workers")
+        return loader.request_resize(command.workers, by=command.by, command=command.id)
+    if command.action == "pause":
+        return loader.request_pause(command.resume_after, by=command.by, command=command.id)
+    return loader.request_resume(by=command.by, command=command.id)

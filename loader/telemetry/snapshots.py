@@ -1,0 +1,161 @@
+"""A snapshot of a loader: read off the ledger, the pool's windows and the board, without a lock.
+
+Numbers of one snapshot may be a step of one batch apart from each other, because the engine goes on while they are
+read; each by itself is right.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..pool.board import STATES, Word
+from ..pool.conductor import Conductor
+from ..pool.pool import Pool
+from ..pool.roster import WorkerHandle
+from ..protocol import LoaderState, PinStage, Queues, Snapshot, Stalls, Worker
+
+if TYPE_CHECKING:
+    from ..iteration.base import EpochIterator
+    from .ledger import Ledger
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
+_USAGE_AGE = 1.0
+"""Seconds for which a worker's memory and processor time are not read again."""
+
+
+class Usage:
+    """Resident memory and processor time of processes, read once a second."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, int, int]] = {}
+
+    def of(self, pid: int) -> tuple[int, int]:
+        """(bytes, µs); zeros for a process that is gone, or where there is no /proc."""
+        now = time.monotonic()
+        known = self._known.get(pid)
+        if known is None or now - known[0] >= _USAGE_AGE:
+            known = self._known[pid] = (now, *_read_usage(pid))
+        return known[1:]
+
+    def keep(self, pids: set[int]) -> None:
+        """Forget all others."""
+        for pid in self._known.keys() - pids:
+            self._known.pop(pid, None)
+
+
+def _read_usage(pid: int) -> tuple[int, int]:
+    try:
+        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return resident, (int(fields[11]) + int(fields[12])) * _TICK_US
+    except (OSError, IndexError, ValueError):
+        return 0, 0
+
+
+def take(
+    seq: int,
+    ledger: Ledger,
+    iterator: EpochIterator | None,
+    pool: Pool | None,
+    usage: Usage,
+    *,
+    state: LoaderState,
+    length: int | None,
+    target: int,
+    pending: int | None,
+    budget: int,
+) -> Snapshot:
+    now = time.monotonic_ns()
+    conductor = None if pool is None else pool.conductor
+    ended = conductor is not None and conductor.epoch is None
+    return Snapshot(
+        seq=seq,
+        at=time.time(),
+        state=state,
+        epoch=max(ledger.epochs - 1, 0) if iterator is None else iterator.number,
+        batch=ledger.batch,
+        length=length,
+        batches=ledger.batches,
+        samples=ledger.samples,
+        bytes=ledger.bytes,
+        target=target,
+        pending=pending,
+        queues=Queues(memory_budget=budget) if conductor is None else _queues(conductor, budget),
+        times=ledger.times.times(now),
+        epoch_times=ledger.times.since(ledger.epoch_times, now),
+        stalls=Stalls(ledger.stalls, ledger.stall_ns // 1000),
+        pin=PinStage(iterator.pin_mode if iterator is not None else "off")
+        if pool is None or pool.pin is None
+        else pool.pin.counters(),
+        cost=ledger.cost if conductor is None or ended else conductor.observer.sample_cost(),
+        workers=[] if conductor is None else _workers(conductor, usage, now),
+        digest=ledger.digest.hex(),
+        recoveries=ledger.recoveries,
+        dropped=ledger.dropped,
+        slowest=ledger.slowest if conductor is None or ended else conductor.observer.recorded(),
+    )
+
+
+def _queues(conductor: Conductor, budget: int) -> Queues:
+    tables = [worker.slots for worker in conductor.roster]
+    used = max(sum(table.used for table in tables), 0)
+    slots = {
+        "slots_used": used,
+        "slots_free": max(sum(len(table) for table in tables) - used, 0),
+        "slots_bytes": sum(table.bytes for table in tables),
+    }
+    epoch = conductor.epoch
+    if epoch is None:
+        return Queues(memory_budget=budget, **slots)
+    window = epoch.window
+    limits = window.limits
+    return Queues(
+        index=sum(_waiting(conductor, worker) for worker in conductor.roster),
+        in_flight=max(window.unfinished + window.held + window.delivered - epoch.taken, 0),
+        window=limits.tasks,
+        reorder=window.held,
+        reorder_bytes=window.held_bytes,
+        pin=max(epoch.pin_entered - epoch.pin_left, 0),
+        data=len(epoch.ready),
+        finished_bytes=max(window.held_bytes + window.delivered_bytes - epoch.taken_bytes, 0),
+        memory_budget=limits.effective(window.largest),
+        **slots,
+    )
+
+
+def _waiting(conductor: Conductor, worker: WorkerHandle) -> int:
+    """Tasks in the worker's index queue."""
+    return max(worker.dispatched - conductor.board.row(worker.id)[Word.STARTED], 0)
+
+
+def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:
+    workers = []
+    for worker in sorted(conductor.roster, key=lambda each: each.id):
+        row = conductor.board.row(worker.id).tolist()
+        resident, processor = usage.of(worker.pid) if worker.pid else (0, 0)
+        since = row[Word.SINCE]
+        workers.append(
+            Worker(
+                id=worker.id,
+                pid=worker.pid,
+                state="retiring" if worker.leaving else "dead" if worker.closed else STATES[row[Word.STATE]],
+                state_us=max(now - since, 0) // 1000 if since else 0,
+                batch=row[Word.BATCH],
+                index_queue=max(worker.dispatched - row[Word.STARTED], 0),
+                batches=row[Word.BATCHES],
+                samples=row[Word.SAMPLES],
+                bytes=row[Word.BYTES],
+                fetch_us=row[Word.FETCH] // 1000,
+                collate_us=row[Word.COLLATE] // 1000,
+                send_us=row[Word.SEND] // 1000,
+                idle_us=row[Word.IDLE] // 1000,
+                rss=resident,
+                cpu_us=processor,
+            )
+        )
+    usage.keep({worker.pid for worker in workers})
+    return workers

@@ -1,0 +1,41 @@
+"""What the publisher needs of whatever it publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..protocol import Command, Config, Event, Outcome, Snapshot
+
+
+class Source(Protocol):
+    """A loader, or an ordinary torch DataLoader that is watched. Every method may be called from any thread."""
+
+    name: str
+    """How the dashboard calls it."""
+    started: float
+    """When it was made, Unix time."""
+
+    @property
+    def gone(self) -> bool:
+        """Nobody holds the loader any more, or it was closed: the publisher says goodbye."""
+
+    def config(self) -> Config:
+        """How the loader was made."""
+
+    def snapshot(self, seq: int) -> Snapshot:
+        """The loader at this moment. Takes no lock that loading needs."""
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call, oldest first. What did not fit is counted in `Snapshot.dropped`."""
+
+    def apply(self, command: Command, answer: Callable[[Outcome], None]) -> None:
+        """Apply a command without waiting. `answer` is called for every step of it, from any thread."""
+
+
+def check_interval(seconds: object) -> float:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"publish_interval must be a number of seconds, but got publish_interval={seconds!r}")
+    if not 0.01 <= seconds <= 60:
+        raise ValueError(f"publish_interval must be from 0.01 to 60 seconds, but got publish_interval={seconds!r}")
+    return float(seconds)

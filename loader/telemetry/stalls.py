@@ -1,0 +1,80 @@
+"""Reorder stalls: training waits for one batch while later ones are finished. A plain object without IO.
+
+The conductor tells it, after every step, whether training waits in such a way and for which batch. It answers when a
+stall has lasted so long that the culprit's stack is wanted, and when it has ended, with what is to be told of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONG = 500_000_000
+"""A stall of so many ns is long: the culprit's stack is taken, once."""
+SHORT = 1_000_000
+"""A stall below so many ns is counted but no event."""
+
+
+@dataclass(slots=True)
+class OpenStall:
+    began: int
+    """ns of the monotonic clock."""
+    epoch: int
+    batch: int
+    worker: int
+    held_back: int
+    slowest_index: str = ""
+    slowest_ns: int = 0
+    stack: str | None = None
+    ended: int = 0
+
+    def length(self) -> int:
+        return self.ended - self.began
+
+
+class StallWatch:
+    def __init__(self, long: int = LONG) -> None:
+        self.open: OpenStall | None = None
+        self._long = long
+
+    def observe(
+        self, now: int, stalled: bool, epoch: int = 0, batch: int = 0, worker: int = -1, held: int = 0
+    ) -> OpenStall | None:
+        """Say how things are now; returns a stall that has just ended."""
+        current = self.open
+        if current is not None and (not stalled or (epoch, batch) != (current.epoch, current.batch)):
+            current.ended = now
+            self.open = None
+            if stalled:
+                self.open = OpenStall(now, epoch, batch, worker, held)
+            return current
+        if stalled:
+            if current is None:
+                self.open = OpenStall(now, epoch, batch, worker, held)
+            else:
+                current.held_back = max(current.held_back, held)
+                if worker >= 0:
+                    current.worker = worker
+        return None
+
+    def finished(self, epoch: int, batch: int, slowest_index: str, slowest_ns: int) -> None:
+        """The batch that training waits for is there; this was its slowest sample."""
+        current = self.open
+        if current is not None and (current.epoch, current.batch) == (epoch, batch):
+            current.slowest_index, current.slowest_ns = slowest_index, slowest_ns
+
+    def attach(self, stack: str) -> None:
+        """The culprit's stack; it is not asked for again."""
+        if self.open is not None:
+            self.open.stack = stack
+
+    def stack_due(self, now: int) -> bool:
+        """Has the stall lasted so long that the stack should be taken now?"""
+        current = self.open
+        return current is not None and current.stack is None and now - current.began >= self._long
+
+    def next_due(self, now: int) -> int | None:
+        """ns until the stack is due; None: it is not."""
+        current = self.open
+        if current is None or current.stack is not None:
+            return None
+        return max(current.began + self._long - now, 0)

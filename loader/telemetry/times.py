@@ -1,0 +1,96 @@
+"""Where the training thread's time goes. A plain object: every method is told what time it is.
+
+The iterating thread says when it enters and leaves `next()`. While it waits there, the conductor says what it waits
+for, whenever that changes. A change is one append to a deque, folded in by whoever reads, so neither thread ever
+waits for the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+
+from ..protocol import Times
+
+
+class Cause(IntEnum):
+    """Every moment has exactly one."""
+
+    COMPUTE = 0
+    STARVATION = 1
+    REORDER_STALL = 2
+    PIN_WAIT = 3
+    PAUSED = 4
+    STARTUP = 5
+
+
+class TimeAccount:
+    def __init__(self) -> None:
+        self._sums = [0] * len(Cause)
+        self._last: int | None = None
+        self._cause = Cause.COMPUTE
+        self._changes: deque[tuple[int, Cause]] = deque()
+
+    def copy(self) -> TimeAccount:
+        """The account as it is now; it does not change with this one."""
+        other = TimeAccount()
+        other._sums = list(self._sums)
+        return other
+
+    def since(self, earlier: TimeAccount, now: int) -> Times:
+        """What has been added since the copy was made."""
+        sums = [total - before for total, before in zip(self._totals(now), earlier._sums, strict=True)]
+        return _as_times(sums)
+
+    def enter(self, now: int) -> None:
+        """The first `next()` starts the clock; the time before a later one was training's own."""
+        if self._last is not None:
+            self._sums[Cause.COMPUTE] += now - self._last
+        self._last = now
+
+    def wait(self, now: int, cause: Cause) -> None:
+        """Nothing is ready: from now on the time belongs to `cause`."""
+        self._changes.clear()
+        if self._last is not None:
+            self._sums[Cause.COMPUTE] += now - self._last
+        self._last = now
+        self._cause = cause
+
+    def change(self, now: int, cause: Cause) -> None:
+        """The wait goes on for another reason. Called by the conductor."""
+        self._changes.append((now, cause))
+
+    def leave(self, now: int) -> None:
+        """The wait is over."""
+        self._fold(self._sums, now)
+        self._changes.clear()
+        self._last = now
+        self._cause = Cause.COMPUTE
+
+    def stop(self, now: int) -> None:
+        """The epoch is over: the clock stands still until the next `enter`."""
+        self.enter(now)
+        self._last = None
+
+    def times(self, now: int) -> Times:
+        """The sums up to now, the moment under way included."""
+        return _as_times(self._totals(now))
+
+    def _totals(self, now: int) -> list[int]:
+        sums = list(self._sums)
+        self._fold(sums, now)
+        return sums
+
+    def _fold(self, sums: list[int], now: int) -> None:
+        last, cause = self._last, self._cause
+        if last is None:
+            return
+        for moment, following in list(self._changes):
+            moment = min(max(moment, last), now)  # noqa: PLW2901
+            sums[cause] += moment - last
+            last, cause = moment, following
+        sums[cause] += now - last
+
+
+def _as_times(sums: list[int]) -> Times:
+    return Times(*(max(total, 0) // 1000 for total in sums))
