@@ -1,0 +1,37 @@
+"""What routes ask for in their signatures."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+
+from backend.core import Backend
+from backend.problems import Problem
+from backend.registry import Entry
+from backend.security.access import Requires
+from backend.security.tokens import Token
+
+
+def backend_of(request: Request) -> Backend:
+    backend = request.app.state.backend
+    assert isinstance(backend, Backend)
+    return backend
+
+
+TheBackend = Annotated[Backend, Depends(backend_of)]
+MayView = Annotated[Token, Depends(Requires("view"))]
+MayControl = Annotated[Token, Depends(Requires("control"))]
+
+
+def loader_of(
+    request: Request,
+    loader: Annotated[str, Path(description="The loader's id, `run:rank:name`.", examples=["demo:0:train"])],
+) -> Entry:
+    entry = backend_of(request).registry.get(loader)
+    if entry is None:
+        raise Problem(404, "unknown-loader", f"No loader “{loader[:256]}” is known. GET /api/loaders lists them all.")
+    return entry
+
+
+TheLoader = Annotated[Entry, Depends(loader_of)]
