@@ -1,0 +1,30 @@
+import { describe, type NotableEvent } from "../live/events";
+
+/** A command, a worker's death or a failure on the time axis. */
+export interface Mark {
+  at: number;
+  kind: "command" | "death";
+  label: string;
+}
+
+export function marksOf(events: readonly NotableEvent[]): Mark[] {
+  const marks: Mark[] = [];
+  for (const { id, event } of events) {
+    const command = event.kind === "command" && event.state === "applied";
+    const death = (event.kind === "worker" && event.what === "died") || (event.kind === "epoch" && event.what === "failed");
+    if (!command && !death) continue;
+    const label = describe({ id, kind: event.kind, at: event.at, event, stalls: 1, us: 0 });
+    marks.push({ at: event.at, kind: death ? "death" : "command", label });
+  }
+  return marks;
+}
+
+/** The mark nearest to a moment, within a distance in seconds. */
+export function nearest(marks: readonly Mark[], at: number, within: number): Mark | null {
+  let best: Mark | null = null;
+  for (const mark of marks) {
+    const distance = Math.abs(mark.at - at);
+    if (distance <= within && (best === null || distance < Math.abs(best.at - at))) best = mark;
+  }
+  return best;
+}

@@ -1,0 +1,113 @@
+import {
+  type CommandRecord,
+  decodeLoaderDetail,
+  decodeStoredEvent,
+  type History,
+  type LoaderDetail,
+  type LoaderDetailWire,
+  type Session,
+  type StoredEvent,
+  type StoredEventWire,
+} from "./protocol";
+
+/** What the backend answered instead: an RFC 9457 problem, or no answer at all (status 0). */
+export class Problem extends Error {
+  readonly status: number;
+  readonly title: string;
+
+  constructor(status: number, title: string, detail: string) {
+    super(detail || title);
+    this.status = status;
+    this.title = title;
+  }
+
+  /** The detail is a sentence; the title only names the kind of error. */
+  get text(): string {
+    return this.message;
+  }
+}
+
+/** Every address is relative to the page, so a proxy may put it under any prefix. */
+export function address(path: string): string {
+  return new URL(path, document.baseURI).href;
+}
+
+async function call<T>(path: string, init: RequestInit = {}): Promise<T> {
+  let response: Response;
+  try {
+    response = await fetch(address(path), { credentials: "same-origin", cache: "no-store", ...init });
+  } catch {
+    throw new Problem(0, "The dashboard does not answer", "");
+  }
+  const body: unknown = response.status === 204 ? null : await response.json().catch(() => null);
+  if (!response.ok) {
+    const { title, detail } = (body ?? {}) as { title?: unknown; detail?: unknown };
+    throw new Problem(
+      response.status,
+      typeof title === "string" ? title : `Error ${response.status}`,
+      typeof detail === "string" ? detail : "",
+    );
+  }
+  return body as T;
+}
+
+function post<T>(path: string, body: unknown, headers: Record<string, string> = {}): Promise<T> {
+  return call(path, {
+    method: "POST",
+    body: JSON.stringify(body),
+    headers: { "Content-Type": "application/json", ...headers },
+  });
+}
+
+export type Order =
+  | { action: "resize"; workers: number }
+  | { action: "pause"; resume_after?: number }
+  | { action: "resume" };
+
+/** What became of an order to a whole run. */
+export interface RunAnswer {
+  commands: CommandRecord[];
+  refused: { loader: string; reason: string }[];
+}
+
+const of = (id: string) => `api/loaders/${encodeURIComponent(id)}`;
+
+export const api = {
+  session: () => call<Session>("api/session"),
+  signIn: (token: string) => post<unknown>("api/session", { token }),
+  signOut: () => call<unknown>("api/session", { method: "DELETE" }),
+
+  async loader(id: string): Promise<LoaderDetail> {
+    return decodeLoaderDetail(await call<LoaderDetailWire>(of(id)));
+  },
+
+  history(id: string, from: number, to: number, points: number): Promise<History> {
+    const query = new URLSearchParams({ from: String(from), to: String(to), points: String(points) });
+    return call<History>(`${of(id)}/history?${query}`);
+  },
+
+  /** The newest events of some kinds; with `after`, the oldest ones after that id. */
+  async events(id: string, kinds: readonly string[], limit: number, after = 0): Promise<StoredEvent[]> {
+    const query = new URLSearchParams(kinds.map((kind) => ["kind", kind]));
+    query.set("limit", String(limit));
+    if (after > 0) query.set("after", String(after));
+    return (await call<StoredEventWire[]>(`${of(id)}/events?${query}`)).map(decodeStoredEvent);
+  },
+
+  commands: (id: string) => call<CommandRecord[]>(`${of(id)}/commands`),
+
+  /** The key makes a repeated order the same order: pressing twice, or asking again after a lost answer. */
+  order(id: string, order: Order, key: string): Promise<CommandRecord> {
+    return post<CommandRecord>(`${of(id)}/commands`, order, { "Idempotency-Key": key });
+  },
+
+  orderRun(run: string, order: Order, key: string): Promise<RunAnswer> {
+    return post<RunAnswer>(`api/runs/${encodeURIComponent(run)}/commands`, order, { "Idempotency-Key": key });
+  },
+};
+
+/** A random key; `crypto.randomUUID` exists only on secure origins, and a dashboard may be on plain http. */
+export function newKey(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,133 @@
+import { bytes, bytesText, count, figure, micros } from "../format";
+import type { Config, PinStage, Rates, Snapshot } from "./protocol";
+import type { WorkerLine } from "./workers";
+
+export const STAGES = ["sampler", "index", "workers", "reorder", "pin", "data", "training"] as const;
+export type StageId = (typeof STAGES)[number];
+
+/** One stage of the pipeline picture. */
+export interface Stage {
+  id: StageId;
+  label: string;
+  /** The one figure that matters here. */
+  value: string;
+  /** What it counts. */
+  note: string;
+  /** How fast it passes batches on. */
+  rate: string;
+  /** How full or how busy, 0 to 1. */
+  fill: number;
+}
+
+export interface PipelineFacts {
+  snapshot: Snapshot;
+  /** Means over the last seconds. */
+  rates: Rates;
+  lines: readonly WorkerLine[];
+  pin: { busy: number; us: number };
+  config: Config;
+}
+
+export const PIN_MODES: Record<PinStage["mode"], string> = {
+  off: "not asked for",
+  accelerator: "pinned copy",
+  mlock: "page-locked",
+  none: "not possible here",
+};
+
+/** The batch everything finished waits for: the lowest one that a worker still has in hand. */
+export function awaited(snapshot: Snapshot): { batch: number; worker: number } | null {
+  let lowest: { batch: number; worker: number } | null = null;
+  for (const { id, batch, state } of snapshot.workers) {
+    if (state !== "fetching" && state !== "collating" && state !== "sending" && state !== "retiring") continue;
+    if (batch >= snapshot.batch && (lowest === null || batch < lowest.batch)) lowest = { batch, worker: id };
+  }
+  return lowest;
+}
+
+export function alive(snapshot: Snapshot): number {
+  return snapshot.workers.filter(({ state }) => state !== "dead").length;
+}
+
+export function stages(facts: PipelineFacts): Stage[] {
+  const { snapshot, rates, lines, pin, config } = facts;
+  const { queues } = snapshot;
+  const window = Math.max(1, queues.window);
+  const workers = alive(snapshot);
+  const made = lines.reduce((sum, { rate }) => sum + (Number.isNaN(rate) ? 0 : rate), 0);
+  const cost = mean(lines.map(({ fetch, collate, send }) => fetch + collate + send));
+  const yielded = `${figure(rates.batches)}/s`;
+  const waiting = awaited(snapshot);
+  const handed = snapshot.batch + queues.in_flight;
+  const throughput = bytes(rates.pin_bytes);
+  const step = rates.batches > 0 ? (rates.compute / rates.batches) * 1e6 : Number.NaN;
+  const stepText = micros(step).split(" ");
+  return [
+    {
+      id: "sampler",
+      label: "Sampler",
+      value: count(handed),
+      note: snapshot.length === null ? "tasks handed out" : `of ${count(snapshot.length)} tasks`,
+      rate: yielded,
+      fill: snapshot.length ? handed / snapshot.length : 0,
+    },
+    {
+      id: "index",
+      label: "Index queues",
+      value: count(queues.index),
+      note: `${count(queues.in_flight)} of ${count(queues.window)} in flight`,
+      rate: yielded,
+      fill: queues.in_flight / window,
+    },
+    {
+      id: "workers",
+      label: "Workers",
+      value: workers === 0 ? "in line" : `${figure(Math.min(rates.busy, workers))} / ${workers}`,
+      note: workers === 0 ? "no worker processes" : Number.isNaN(cost) ? "busy" : `busy, ${micros(cost)} a batch`,
+      rate: workers === 0 ? yielded : `${figure(made)}/s`,
+      fill: workers === 0 ? 0 : rates.busy / workers,
+    },
+    {
+      id: "reorder",
+      label: "Reorder buffer",
+      value: count(queues.reorder),
+      note:
+        queues.reorder > 0 && waiting !== null
+          ? `wait for ${count(waiting.batch)}`
+          : config.in_order
+            ? "nothing held back"
+            : "not in order",
+      rate: queues.reorder_bytes > 0 ? bytesText(queues.reorder_bytes) : yielded,
+      fill: queues.reorder / window,
+    },
+    {
+      id: "pin",
+      label: "Pin stage",
+      value: snapshot.pin.mode === "off" ? "off" : throughput.value,
+      note: snapshot.pin.mode === "off" ? PIN_MODES.off : `${throughput.unit}/s, ${PIN_MODES[snapshot.pin.mode]}`,
+      rate: snapshot.pin.mode === "off" || Number.isNaN(pin.us) ? yielded : `${micros(pin.us)} a batch`,
+      fill: pin.busy,
+    },
+    {
+      id: "data",
+      label: "Data queue",
+      value: count(queues.data),
+      note: queues.data === 1 ? "batch ready" : "batches ready",
+      rate: yielded,
+      fill: queues.data / window,
+    },
+    {
+      id: "training",
+      label: "Training",
+      value: Number.isNaN(step) ? "–" : (stepText[0] ?? "–"),
+      note: Number.isNaN(step) ? "no step yet" : `${stepText[1] ?? ""} a step`,
+      rate: yielded,
+      fill: rates.compute,
+    },
+  ];
+}
+
+function mean(values: readonly number[]): number {
+  const real = values.filter((value) => !Number.isNaN(value));
+  return real.length === 0 ? Number.NaN : real.reduce((sum, value) => sum + value, 0) / real.length;
+}

@@ -1,0 +1,41 @@
+import type { Spans } from "./protocol";
+import { Ring } from "./ring";
+
+/** Batch spans for the timeline. Columns: moments in Unix seconds; NaN where a moment did not come. */
+export const SPAN = { start: 0, fetched: 1, collated: 2, sent: 3, yielded: 4, worker: 5, batch: 6 } as const;
+
+export class SpanLog {
+  readonly ring: Ring;
+  /** Every `stride`-th batch is reported. */
+  stride = 1;
+  /** The longest span so far, in seconds: how far back one must look for spans that reach into a stretch. */
+  longest = 0;
+  readonly #row = new Float64Array(7);
+
+  constructor(capacity = 32_768) {
+    this.ring = new Ring(7, capacity);
+  }
+
+  add(message: Spans): void {
+    this.stride = Math.max(1, message.stride);
+    const moment = (us: number) => (us < 0 ? Number.NaN : message.base + us / 1e6);
+    for (const span of message.spans) {
+      const row = this.#row;
+      row[SPAN.start] = moment(span.start_us);
+      row[SPAN.fetched] = moment(span.fetched_us);
+      row[SPAN.collated] = moment(span.collated_us);
+      row[SPAN.sent] = moment(span.sent_us);
+      row[SPAN.yielded] = moment(span.yielded_us);
+      row[SPAN.worker] = span.worker;
+      row[SPAN.batch] = span.batch;
+      this.ring.push(row);
+      const end = Math.max(...[row[SPAN.sent], row[SPAN.collated], row[SPAN.fetched]].filter((at) => (at ?? 0) > 0) as number[]);
+      if (end - (row[SPAN.start] as number) > this.longest) this.longest = end - (row[SPAN.start] as number);
+    }
+  }
+
+  clear(): void {
+    this.ring.clear();
+    this.longest = 0;
+  }
+}
