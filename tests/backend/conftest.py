@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.settings import Settings
+from tests.backend.harness import BRISK, Running, serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A backend with its database in a file, shared by one module's tests: each uses a run of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    with serving(Settings(data=folder / "data", timing=BRISK), folder) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path

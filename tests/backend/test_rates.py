@@ -1,0 +1,61 @@
+"""From counters to rates."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend.rates import Meter
+from loader.protocol import Times, Worker
+from tests.backend.harness import make_snapshot
+
+
+def test_rates_are_differences_over_the_loaders_own_clock() -> None:
+    meter = Meter()
+    assert meter.take(make_snapshot(0, at=100.0)).batches == 0.0
+    rates = meter.take(make_snapshot(5, at=101.0))
+    assert rates.batches == pytest.approx(10.0)
+    assert rates.samples == pytest.approx(640.0)
+    assert rates.busy == pytest.approx(2 * 0.75)
+    assert rates.workers == 2
+
+
+def test_the_six_shares_add_up_to_one() -> None:
+    meter = Meter()
+    meter.take(make_snapshot(0, at=1.0, times=Times()))
+    rates = meter.take(make_snapshot(1, at=2.0, times=Times(1, 2, 3, 4, 5, 5)))
+    shares = (
+        rates.compute,
+        rates.starvation,
+        rates.reorder_stall,
+        rates.pin_wait,
+        rates.paused,
+        rates.startup,
+    )
+    assert sum(shares) == pytest.approx(1.0)
+    assert rates.startup == pytest.approx(0.25)
+
+
+def test_a_worker_that_goes_takes_nothing_back_and_one_that_comes_adds_only_its_own() -> None:
+    def worker(pid: int, us: int) -> Worker:
+        return Worker(0, pid, "fetching", fetch_us=us)
+
+    meter = Meter()
+    meter.take(make_snapshot(0, at=1.0).__class__(0, 1.0, "running", workers=[worker(1, 9_000_000)]))
+    rates = meter.take(make_snapshot(1).__class__(1, 2.0, "running", workers=[worker(2, 250_000)]))
+    assert rates.busy == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("at", [100.0, 99.0, 100.0 + 1e-12])
+def test_a_clock_that_stands_still_or_goes_back_gives_no_nonsense(at: float) -> None:
+    meter = Meter()
+    meter.take(make_snapshot(0, at=100.0))
+    rates = meter.take(make_snapshot(5, at=at))
+    assert rates.batches == 0.0
+
+
+def test_the_overview_looks_back_ten_seconds() -> None:
+    meter = Meter()
+    for step in range(100):
+        snapshot = make_snapshot(step, at=step * 0.2, batches=0 if step < 50 else (step - 49) * 4)
+        meter.take(snapshot)
+    assert meter.recent(snapshot).batches == pytest.approx(20.0, rel=0.05)

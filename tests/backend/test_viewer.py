@@ -1,0 +1,87 @@
+"""A viewer's slots and queue, over many schedules, without a connection."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.store import EventRecord
+from backend.viewer import LiveEvent, Viewer
+from loader.protocol import Gap, Happened, Subscribe, ToViewer
+
+LOADERS = ("a:0:x", "b:0:x")
+
+
+def event(number: int, loader: str) -> LiveEvent:
+    body = b'{"kind":"epoch","at":1.0,"what":"started","epoch":%d}' % number
+    return LiveEvent(EventRecord(number, 1, loader, 1.0, "epoch", body))
+
+
+def take(viewer: Viewer, most: int = 1000) -> list[ToViewer]:
+    """What a connection would send, up to some number of messages."""
+    taken: list[ToViewer] = []
+    for text in viewer.messages():
+        taken.append(msgspec.json.decode(text, type=ToViewer))
+        if len(taken) >= most:
+            break
+    return taken
+
+
+@given(
+    steps=st.lists(st.one_of(st.sampled_from(LOADERS), st.just("take"), st.just("take one")), max_size=200),
+    most=st.integers(1, 10),
+)
+def test_every_event_is_shown_once_or_lies_in_a_gap_that_was_told_before(steps: list[str], most: int) -> None:
+    viewer = Viewer(most)
+    viewer.subscribe(Subscribe(False, list(LOADERS)), newest_event=0)
+    happened: dict[str, list[int]] = {loader: [] for loader in LOADERS}
+    known: dict[str, list[int]] = {loader: [] for loader in LOADERS}
+    """Loader → events the viewer has seen or was told about, in the order it learned of them."""
+
+    def learn(messages: list[ToViewer]) -> None:
+        for message in messages:
+            if isinstance(message, Gap):
+                between = [n for n in happened[message.loader] if message.after < n <= message.until]
+                known[message.loader].extend(between)
+            elif isinstance(message, Happened):
+                for stored in message.events:
+                    known[stored.loader].append(stored.id)
+
+    number = 0
+    for step in steps:
+        if step == "take":
+            learn(take(viewer))
+        elif step == "take one":
+            learn(take(viewer, 1))
+        else:
+            number += 1
+            happened[step].append(number)
+            viewer.event(event(number, step))
+    while not viewer.empty:
+        learn(take(viewer))
+    assert known == happened
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
+def test_the_past_and_the_present_meet_without_seam(before: int, overlap: int, later: int) -> None:
+    viewer = Viewer(1000)
+    loader = LOADERS[0]
+    assert viewer.subscribe(Subscribe(False, [loader], {loader: 0}), newest_event=0) == [loader]
+    past = [event(n, loader) for n in range(1, before + overlap + 1)]
+    for n in range(before + 1, before + overlap + later + 1):  # these come while the past is being read
+        viewer.event(event(n, loader))
+    assert take(viewer) == []
+    viewer.past(loader, past, complete=True)
+    ids = []
+    while not viewer.empty:
+        ids += [stored.id for m in take(viewer) if isinstance(m, Happened) for stored in m.events]
+    assert ids == list(range(1, before + overlap + later + 1))
+
+
+def test_only_the_latest_frame_waits() -> None:
+    viewer = Viewer(10)
+    viewer.subscribe(Subscribe(False, [LOADERS[0]]), newest_event=0)
+    for number in range(100):
+        viewer.frame(LOADERS[0], f"frame {number}")
+    assert list(viewer.messages()) == ["frame 99"]

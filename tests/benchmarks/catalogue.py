@@ -1,0 +1,131 @@
+"""Every case, with its size and its target from the issues.
+
+Sizes make a round of torch's take one to three seconds.
+"""
+
+from __future__ import annotations
+
+from tests.benchmarks.case import Case, Figure, Measure, Target
+from tests.benchmarks.competitors import COMPETITORS
+
+ALL = tuple(COMPETITORS)
+BOTH = ("torch", "penstock")
+SERVERS = ("off", "live", "stopped", "killed", "unreachable")
+
+
+def _throughput(workload: str, workers: int, batches: int, target: float | None = None) -> Case:
+    key, unit = ("samples_per_s", "images/s") if workload == "jpeg" else ("batches_per_s", "batches/s")
+    figures = [Figure(key, unit, target=Target(target) if target else None)]
+    if workload == "skew":
+        figures.append(Figure("share_of_ideal", "of the ideal", target=Target(0.93, of="value")))
+    return Case(
+        name=f"{workload}/{workers}",
+        group=workload,
+        variants=ALL,
+        baseline="torch",
+        measure=Measure("throughput", "measure", workload=workload, workers=workers, batches=batches),
+        figures=tuple(figures),
+    )
+
+
+def _memory(workload: str, batches: int, keep: bool) -> Case:
+    return Case(
+        name=f"memory/{'list' if keep else workload}",
+        group="memory",
+        variants=BOTH,
+        baseline="torch",
+        measure=Measure("memory", "measure", workload=workload, workers=2, batches=batches, keep=keep),
+        figures=(Figure("peak_mb", "MB at the peak", less_is_better=True, pick="median", ratio="amount"),),
+    )
+
+
+def _monitoring(workload: str, batches: int) -> Case:
+    return Case(
+        name=f"monitoring/{workload}",
+        group="monitoring",
+        variants=SERVERS,
+        baseline="off",
+        subjects=SERVERS[1:],
+        measure=Measure("monitoring", "measure", workload=workload, workers=2, batches=batches),
+        figures=(
+            Figure("batches_per_s", "batches/s", target=Target(0.98)),
+            Figure("growth_mb", "MB of growth", less_is_better=True, pick="worst", ratio="none"),
+        ),
+    )
+
+
+def _within(key: str, unit: str, bound: float) -> Figure:
+    target = Target(bound, of="value", at_least=False)
+    return Figure(key, unit, less_is_better=True, pick="worst", target=target)
+
+
+_cases = (
+    _throughput("tiny1", 1, 1500),
+    _throughput("tiny1", 2, 2000, target=10),
+    _throughput("tiny64", 1, 1500),
+    _throughput("tiny64", 2, 2000, target=5),
+    _throughput("dict20", 1, 100),
+    _throughput("dict20", 2, 150, target=6),
+    _throughput("big", 1, 50),
+    _throughput("big", 2, 60, target=5),
+    # Longer than the rest: while an epoch's last slow sample is loaded the other workers have nothing left to
+    # do, which is no loader's fault and must not weigh in the share of the ideal.
+    _throughput("skew", 4, 800, target=2.2),
+    _throughput("skew", 8, 1600, target=2.2),
+    _throughput("jpeg", 1, 8),
+    _throughput("jpeg", 2, 14, target=1.1),
+    Case(
+        name="spawn_first",
+        group="spawn_first",
+        variants=BOTH,
+        baseline="torch",
+        measure=Measure("starting", "measure_spawn", workers=8),
+        figures=(Figure("first_batch_s", "s to the first batch", less_is_better=True, target=Target(4)),),
+    ),
+    Case(
+        name="restart",
+        group="restart",
+        variants=BOTH,
+        baseline="torch",
+        measure=Measure("starting", "measure_restart", workers=8, batches=16),
+        figures=(
+            Figure("epoch_s", "s for 16 batches", less_is_better=True, target=Target(1.5)),
+            Figure("first_batch_s", "s to the first batch", less_is_better=True),
+        ),
+    ),
+    _memory("big", batches=60, keep=False),
+    _memory("big", batches=60, keep=True),
+    Case(
+        name="control/busy",
+        group="control",
+        variants=("penstock",),
+        measure=Measure("control", "measure_busy"),
+        figures=(
+            _within("pause_python_ms", "ms, pause in a Python loop", 250),
+            _within("pause_matmul_ms", "ms, pause in a matmul", 250),
+            _within("resize_python_ms", "ms, resize in a Python loop", 250),
+            _within("resize_matmul_ms", "ms, resize in a matmul", 250),
+        ),
+    ),
+    Case(
+        name="control/grow",
+        group="control",
+        variants=("penstock",),
+        measure=Measure("control", "measure_growth"),
+        figures=(_within("producing_ms", "ms, 2 → 8 producing", 300),),
+    ),
+    Case(
+        name="control/delay",
+        group="control",
+        variants=("penstock",),
+        measure=Measure("control", "measure_delay"),
+        figures=(
+            _within("delay_batches", "batch times of delay", 1),
+            Figure("undisturbed_delay_batches", "the same without a resize", less_is_better=True, pick="worst"),
+        ),
+    ),
+    _monitoring("tiny1", 8000),
+    _monitoring("dict20", 500),
+)
+
+CASES = {case.name: case for case in _cases}

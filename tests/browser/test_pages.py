@@ -1,0 +1,439 @@
+"""What a person sees and does, in a real browser against a real backend."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from .dashboard import Dashboard
+from .publisher import Fleet, Publisher
+from .simulated import Scenario
+
+Open = Callable[..., Page]
+AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def number(text: str | None) -> int:
+    return int(re.sub(r"\D", "", text or ""))
+
+
+# ------------------------------------------------------------------------------------------------ sign-in
+
+
+def test_the_link_from_the_terminal_signs_in_and_cleans_the_address(page: Page, dashboard: Dashboard) -> None:
+    page.goto(dashboard.link)
+    expect(page.get_by_role("heading", name="No loader has connected yet")).to_be_visible()
+    assert dashboard.token not in page.url
+    assert dashboard.token not in page.content()
+    page.go_back()
+    assert dashboard.token not in page.url
+
+
+def test_a_wrong_token_is_refused_with_a_reason_and_a_right_one_is_taken(page: Page, dashboard: Dashboard) -> None:
+    page.goto(f"{dashboard.url}#token=wrong")
+    expect(page.get_by_role("alert")).to_contain_text("not known")
+    assert "wrong" not in page.url
+    page.get_by_label("Token").fill("also-wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("not known")
+    page.get_by_label("Token").fill(dashboard.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="No loader has connected yet")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+# ----------------------------------------------------------------------------------------------- overview
+
+
+def test_the_overview_fills_by_itself_and_leads_to_a_loader(signed_in: Open, fleet: Fleet, page: Page) -> None:
+    signed_in()
+    expect(page.get_by_text("monitor=True").first).to_be_visible()
+    fleet.add(Scenario(run="demo"))
+    row = page.locator("[data-loader='demo:0:train']")
+    expect(row).to_contain_text("running")
+    expect(row).to_contain_text("now")
+    expect(row.locator("svg path.line")).to_have_attribute("d", re.compile("L"))
+    row.click()
+    expect(page.get_by_role("heading", name="train", exact=True)).to_be_visible()
+
+
+def test_many_ranks_fold_into_a_grid_in_which_the_straggler_stands_out(
+    signed_in: Open, fleet: Fleet, page: Page
+) -> None:
+    for rank in range(6):
+        fetch = 150 if rank == 4 else 20
+        fleet.add(Scenario(run="llama", rank=rank, world_size=6, workers=2, fetch=fetch, step=20, seed=rank), 8)
+    signed_in()
+    grid = page.get_by_role("group", name="Ranks of train")
+    expect(grid.get_by_role("link")).to_have_count(6)
+    expect(page.get_by_text(re.compile(r"Rank 4\s+waits"))).to_be_visible(timeout=20_000)
+    page.get_by_role("link", name="Rank 4", exact=True).click()
+    expect(page.get_by_label("Where you are")).to_contain_text("rank 4")
+
+
+def test_filter_and_sort(signed_in: Open, fleet: Fleet, page: Page) -> None:
+    fleet.add(Scenario(run="alpha", workers=2))
+    fleet.add(Scenario(run="beta", workers=5))
+    signed_in()
+    expect(page.locator("[data-loader]")).to_have_count(2)
+    page.keyboard.press("/")
+    page.keyboard.type("bet")
+    expect(page.locator("[data-loader]")).to_have_count(1)
+    page.get_by_label("Filter loaders").fill("")
+    page.get_by_role("button", name=re.compile("^Sort by Workers")).click()
+    expect(page.locator("[data-loader]").first).to_contain_text("beta")
+    page.get_by_role("button", name=re.compile("^Sort by Workers")).click()
+    expect(page.locator("[data-loader]").first).to_contain_text("alpha")
+
+
+# --------------------------------------------------------------------------------------------- loader page
+
+
+def test_numbers_move_and_the_verdict_names_the_limit(
+    signed_in: Open, train: Publisher, fleet: Fleet, page: Page
+) -> None:
+    signed_in(train.id)
+    batch = page.get_by_test_id("batch")
+    first = number(batch.text_content())
+    expect(batch).not_to_have_text(f"{first:,}")
+    verdict = page.get_by_test_id("verdict")
+    expect(verdict).to_contain_text("Data-bound.")
+    expect(verdict).to_contain_text("All 4 workers are busy")
+    expect(page.locator("[data-stage=workers]")).to_contain_text("limits")
+    expect(page.locator("[data-worker]")).to_have_count(4)
+    shares = [number(text) for text in page.locator("[data-share]").all_text_contents()]
+    assert sum(shares) == 100
+    shown = number(page.get_by_test_id("batch").text_content())
+    true = fleet.call(lambda: train.simulated.yielded)
+    assert abs(true - shown) < 60
+    for panel in page.locator("figure[data-panel]").all():
+        panel.scroll_into_view_if_needed()
+        expect(panel.locator("canvas")).to_be_visible()
+        assert drawn(panel.locator("canvas").first.evaluate("canvas => canvas.toDataURL()"))
+    page.get_by_role("heading", name="Timeline").scroll_into_view_if_needed()
+
+
+def drawn(picture: str) -> bool:
+    """An empty canvas compresses to next to nothing."""
+    return len(picture) > 2500
+
+
+@pytest.mark.parametrize("wanted", [6, 2])
+def test_resize_is_shown_as_asked_and_then_as_applied(
+    signed_in: Open, train: Publisher, fleet: Fleet, page: Page, wanted: int
+) -> None:
+    signed_in(train.id)
+    page.get_by_role("spinbutton", name="Workers").fill(str(wanted))
+    page.get_by_role("button", name=f"Apply 4 → {wanted}").click()
+    outcome = page.get_by_test_id("outcome")
+    expect(outcome).to_contain_text("Applied")
+    expect(outcome).to_contain_text(re.compile(rf"4 → {wanted} workers at batch [\d,]+ after \d+"))
+    assert fleet.call(lambda: train.simulated.target) == wanted
+    expect(page.locator("[data-worker]")).to_have_count(wanted)
+    expect(page.get_by_role("region", name="Events")).to_contain_text(f"Resize 4 → {wanted} applied")
+
+
+def test_pause_and_resume(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+    signed_in(train.id)
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_test_id("verdict")).to_contain_text("Paused.")
+    assert fleet.call(lambda: train.simulated.paused)
+    expect(page.locator("[data-worker]").first).to_contain_text("paused")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+    assert not fleet.call(lambda: train.simulated.paused)
+
+
+def test_a_pause_may_end_by_itself(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+    signed_in(train.id)
+    page.get_by_label("and resume").select_option("60")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_test_id("outcome")).to_contain_text("pause for 60 s")
+    expect(page.get_by_test_id("outcome")).to_contain_text("Resumes by itself in")
+    assert fleet.call(lambda: train.simulated.resume_at) is not None
+
+
+def test_the_keyboard_steers(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+    signed_in(train.id)
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    expect(page.get_by_role("button", name="Apply 4 → 6")).to_be_enabled()
+    page.keyboard.press("a")
+    expect(page.get_by_test_id("outcome")).to_contain_text("Applied")
+    assert fleet.call(lambda: train.simulated.target) == 6
+    page.keyboard.press("p")
+    expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Pause or resume")
+
+
+def test_nothing_is_shown_as_done_before_the_loader_says_so(
+    signed_in: Open, train: Publisher, fleet: Fleet, page: Page
+) -> None:
+    def disobey() -> None:
+        train.obeying = False
+
+    fleet.call(disobey)
+    signed_in(train.id)
+    page.get_by_role("spinbutton", name="Workers").fill("6")
+    page.get_by_role("button", name="Apply 4 → 6").click()
+    expect(page.get_by_role("button", name="Applying …")).to_be_visible()
+    page.wait_for_timeout(1500)
+    expect(page.get_by_test_id("outcome")).not_to_contain_text("Applied")
+    expect(page.get_by_test_id("outcome")).to_contain_text("4 → 6 workers")
+
+
+def test_a_refusal_says_why(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+    def refuse() -> None:
+        train.refusing = "the dataset cannot be shared by more workers"
+
+    fleet.call(refuse)
+    signed_in(train.id)
+    page.keyboard.press("p")
+    expect(page.get_by_test_id("outcome")).to_contain_text("Rejected")
+    expect(page.get_by_test_id("outcome")).to_contain_text("the dataset cannot be shared")
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+
+
+def test_a_killed_worker_appears(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+    signed_in(train.id)
+    pid = fleet.call(lambda: train.simulated.workers[1].pid)
+    fleet.call(train.simulated.kill, 1)
+    events = page.get_by_role("region", name="Events")
+    expect(events).to_contain_text(re.compile(rf"Worker 1 \(pid {pid}\) died.*SIGKILL"))
+    expect(page.get_by_text("1 worker replaced")).to_be_visible()
+
+
+def test_charts_freeze_follow_and_zoom(signed_in: Open, train: Publisher, page: Page) -> None:
+    signed_in(train.id)
+    chart = page.locator("figure[data-panel=throughput] .plot")
+    chart.scroll_into_view_if_needed()
+    page.keyboard.press("f")
+    toolbar = page.locator(".toolbar")
+    expect(toolbar.get_by_role("button", name="Follow live")).to_be_visible()
+    frozen = chart.locator("canvas").evaluate("canvas => canvas.toDataURL()")
+    page.wait_for_timeout(1200)
+    assert chart.locator("canvas").evaluate("canvas => canvas.toDataURL()") == frozen
+    toolbar.get_by_role("button", name="Follow live").click()
+    expect(toolbar.get_by_role("button", name="Freeze")).to_be_visible()
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 60, steps=5)
+    page.mouse.up()
+    expect(toolbar.get_by_role("button", name="Zoom out")).to_be_visible()
+    toolbar.get_by_role("button", name="10 min").click()
+    expect(toolbar.get_by_role("button", name="10 min")).to_have_attribute("aria-pressed", "true")
+
+
+def test_events_can_be_filtered_and_exported(signed_in: Open, fleet: Fleet, page: Page) -> None:
+    loader = fleet.add(Scenario(run="demo", slow_every=40), 20)
+    signed_in(loader.id)
+    events = page.get_by_role("region", name="Events")
+    expect(events).to_contain_text("Stall of 8")
+    events.get_by_text("Stall of 8").first.click()
+    expect(events).to_contain_text("in __getitem__")
+    page.get_by_role("button", name=re.compile("^Stalls")).click()
+    expect(events).not_to_contain_text("Stall of")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    assert "stall" in download.value.path().read_text()
+
+
+# ---------------------------------------------------------------------------------------------- connection
+
+
+def test_a_training_that_ends_is_shown_finished(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+    signed_in(train.id)
+    fleet.call(train.leave)
+    expect(page.get_by_test_id("verdict")).to_contain_text("Finished.")
+    expect(page.get_by_test_id("controls-off")).to_contain_text("finished")
+    expect(page.get_by_test_id("live-badge")).to_contain_text("finished")
+
+
+def test_a_training_that_is_killed_is_shown_stale_and_then_lost(
+    signed_in: Open, train: Publisher, fleet: Fleet, page: Page
+) -> None:
+    signed_in(train.id)
+    fleet.call(train.vanish)
+    expect(page.get_by_test_id("live-badge")).to_contain_text("stale")
+    expect(page.locator(".body")).to_have_class(re.compile("stale"))
+    expect(page.get_by_test_id("verdict")).to_contain_text("Lost.", timeout=25_000)
+
+
+def test_silence_is_seen_as_silence(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+    signed_in(train.id)
+    fleet.call(train.silence, True)
+    expect(page.get_by_test_id("verdict")).to_contain_text("No new data.")
+    expect(page.get_by_test_id("live-badge")).to_contain_text("old")
+    fleet.call(train.silence, False)
+    expect(page.get_by_test_id("verdict")).not_to_contain_text("No new data.")
+
+
+def test_a_backend_that_restarts_leaves_no_hole(
+    signed_in: Open, train: Publisher, dashboard: Dashboard, page: Page
+) -> None:
+    signed_in(train.id)
+    page.wait_for_timeout(2000)
+    dashboard.kill()
+    expect(page.get_by_test_id("live-badge")).to_contain_text(re.compile("offline|reconnecting"))
+    expect(page.get_by_test_id("verdict")).to_contain_text("Not connected.")
+    expect(page.get_by_test_id("controls-off")).to_contain_text("Not connected")
+    page.wait_for_timeout(3000)
+    dashboard.start()
+    expect(page.get_by_test_id("live-badge")).to_contain_text("live", timeout=20_000)
+    page.wait_for_timeout(3000)
+    times = page.evaluate(
+        """async id => {
+            const now = Date.now() / 1000;
+            const answer = await fetch(`api/loaders/${id}/history?from=${now - 12}&to=${now}&points=500`);
+            return (await answer.json()).at;
+        }""",
+        train.id,
+    )
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert times and max(gaps) < 1.0
+
+
+def test_a_page_under_a_proxy_prefix(page: Page, tmp_path: Path) -> None:
+    dashboard = Dashboard(tmp_path)
+    dashboard.start("--root-path", "/tools/penstock")
+    try:
+        fleet = Fleet(dashboard.url, dashboard.token)
+        loader = fleet.add(Scenario(run="demo"))
+        address = dashboard.url if "/tools/penstock" in dashboard.url else f"{dashboard.url}tools/penstock/"
+        page.goto(f"{address}#token={dashboard.token}")
+        page.locator(f"[data-loader='{loader.id}']").click()
+        expect(page.get_by_test_id("batch")).to_be_visible()
+        fleet.close()
+    finally:
+        dashboard.stop()
+
+
+# ----------------------------------------------------------------------------------------------- read-only
+
+
+def test_a_read_only_dashboard_says_why_the_controls_are_off(page: Page, tmp_path: Path) -> None:
+    dashboard = Dashboard(tmp_path)
+    dashboard.start("--read-only")
+    try:
+        fleet = Fleet(dashboard.url, dashboard.token)
+        loader = fleet.add(Scenario(run="demo"))
+        page.goto(dashboard.link)
+        page.locator(f"[data-loader='{loader.id}']").click()
+        expect(page.get_by_test_id("controls-off")).to_contain_text("Read-only")
+        expect(page.get_by_role("button", name="Pause", exact=True)).to_be_disabled()
+        expect(page.get_by_role("spinbutton", name="Workers")).to_be_disabled()
+        page.keyboard.press("p")
+        page.wait_for_timeout(500)
+        assert not fleet.call(lambda: loader.simulated.paused)
+        fleet.close()
+    finally:
+        dashboard.stop()
+
+
+def test_a_token_that_may_only_view(page: Page, dashboard: Dashboard, train: Publisher) -> None:
+    token = dashboard.add_token("guest", "view")
+    dashboard.stop()
+    dashboard.start()
+    page.goto(f"{dashboard.url}#token={token}")
+    page.locator(f"[data-loader='{train.id}']").click()
+    expect(page.get_by_test_id("controls-off")).to_contain_text("may only view")
+
+
+# ------------------------------------------------------------------------------------- for everybody's eyes
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds, put into an isolated world so that the strict content policy stays in force."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: run `npm ci` in frontend/")
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+    return [
+        f"{rule['id']}: {rule['help']} ({', '.join(node['target'][0] for node in rule['nodes'][:4])})" for rule in found
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Browser, dashboard: Dashboard, fleet: Fleet, theme: str) -> None:
+    loader = fleet.add(Scenario(run="demo", slow_every=40), 20)
+    for rank in range(5):
+        fleet.add(Scenario(run="ranks", rank=rank, world_size=5, workers=1, seed=rank))
+    context = browser.new_context(color_scheme="dark" if theme == "dark" else "light")
+    page = context.new_page()
+    page.goto(dashboard.url)
+    page.get_by_role("heading", name="Sign in").wait_for()
+    found = {"sign-in": violations(page)}
+    page.goto(dashboard.link)
+    page.locator("[data-loader='demo:0:train']").wait_for()
+    page.get_by_role("group", name="Ranks of train").wait_for()
+    found["overview"] = violations(page)
+    page.goto(f"{dashboard.url}#/loader/demo%3A0%3Atrain")
+    page.get_by_role("region", name="Events").get_by_text("Stall of").first.wait_for()
+    page.get_by_test_id("verdict").get_by_text("bound").wait_for()
+    found["loader"] = violations(page)
+    page.keyboard.press("?")
+    page.get_by_role("dialog").wait_for()
+    found["shortcuts"] = violations(page)
+    page.keyboard.press("Escape")
+    fleet.call(loader.vanish)
+    page.locator(".body.stale").wait_for()
+    found["stale"] = violations(page)
+    page.goto(f"{dashboard.url}#/loader/no%3A0%3Asuch")
+    page.get_by_role("heading", name="No loader of this name").wait_for()
+    found["unknown"] = violations(page)
+    context.close()
+    assert {name: list for name, list in found.items() if list} == {}
+
+
+def test_dark_by_system_and_by_choice(browser: Browser, dashboard: Dashboard) -> None:
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto(dashboard.link)
+    colour = "() => getComputedStyle(document.querySelector('header')).backgroundColor"
+    page.get_by_role("heading", name="No loader has connected yet").wait_for()
+    dark = page.evaluate(colour)
+    page.get_by_label("Theme").select_option("light")
+    light = page.evaluate(colour)
+    assert dark != light == "rgb(255, 255, 255)"
+    page.reload()
+    page.get_by_role("heading", name="No loader has connected yet").wait_for()
+    assert page.evaluate(colour) == light
+    context.close()
+
+
+def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, dashboard: Dashboard, fleet: Fleet) -> None:
+    loader = fleet.add(Scenario(run="a-run-with-a-rather-long-name-of-fifty-characters-or-so"), 10)
+    context = browser.new_context(viewport={"width": 375, "height": 740})
+    page = context.new_page()
+    page.goto(dashboard.url)
+    page.get_by_role("heading", name="Sign in").wait_for()
+    widths = [page.evaluate("document.documentElement.scrollWidth")]
+    page.goto(dashboard.link)
+    page.locator("[data-loader]").wait_for()
+    widths.append(page.evaluate("document.documentElement.scrollWidth"))
+    page.goto(f"{dashboard.url}#/loader/{loader.id.replace(':', '%3A')}")
+    page.get_by_test_id("verdict").get_by_text("bound").wait_for()
+    widths.append(page.evaluate("document.documentElement.scrollWidth"))
+    context.close()
+    assert max(widths) <= 375
+
+
+def test_the_first_chart_comes_within_a_second(signed_in: Open, train: Publisher, page: Page) -> None:
+    """Loose on purpose: a figure for the benchmark, here only a guard against seconds of waiting."""
+    signed_in(train.id)
+    page.reload()
+    page.wait_for_function(
+        "() => document.querySelector('figure[data-panel=throughput] canvas')?.toDataURL().length > 2500"
+    )
+    assert page.evaluate("performance.now()") < 6000

@@ -1,0 +1,133 @@
+"""The same page over a real training process with a real pool."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+SCRIPT = """
+import json, os, threading, time
+import torch
+from loader import DataLoader
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64_000
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.full((32,), float(index))
+
+train = DataLoader(Slow(), batch_size=16, num_workers=2, max_workers=6, name="train")
+ending = threading.Event()
+
+def answer():
+    # Read without sys.stdin: its lock, held while a process is forked, would stay locked in the child.
+    while line := os.read(0, 64):
+        if line.strip() == b"end":
+            ending.set()
+            return
+        stats = train.stats()
+        print(json.dumps({
+            "state": stats.state, "batch": stats.batch, "target": stats.target,
+            "pids": [worker.pid for worker in stats.workers if worker.state not in ("dead", "retiring")],
+        }), flush=True)
+
+threading.Thread(target=answer, daemon=True).start()
+for batch in train:
+    time.sleep(0.002)
+    if ending.is_set():
+        break
+train.close()
+"""
+LOADER = "real:0:train"
+
+Open = Callable[..., Page]
+Start = Callable[[str], subprocess.Popen[str]]
+
+
+class Training:
+    """The process and what the loader in it says of itself."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def stats(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("stats\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("end\n")
+        self.process.stdin.flush()
+
+
+@pytest.fixture
+def real(training: Start) -> Training:
+    return Training(training(SCRIPT))
+
+
+@pytest.mark.timeout(180)
+def test_a_real_training_is_seen_and_steered(signed_in: Open, page: Page, real: Training) -> None:
+    signed_in()
+    page.locator(f"[data-loader='{LOADER}']").click(timeout=40_000)
+    page.get_by_test_id("batch").wait_for()
+
+    # Numbers move, and are the loader's own.
+    expect(page.locator("[data-worker]")).to_have_count(2)
+    shown = set(page.locator("[data-worker] td:nth-of-type(1)").all_text_contents())
+    assert shown == {str(pid) for pid in real.stats()["pids"]}
+    before = real.stats()["batch"]
+    batch = int(re.sub(r"\D", "", page.get_by_test_id("batch").text_content() or ""))
+    after = real.stats()["batch"]
+    assert before - 300 <= batch <= after
+
+    # Resize up and down.
+    for wanted, now in ((4, 2), (1, 4)):
+        page.get_by_role("spinbutton", name="Workers").fill(str(wanted))
+        page.get_by_role("button", name=f"Apply {now} → {wanted}").click()
+        expect(page.get_by_test_id("outcome")).to_contain_text(f"Applied {now} → {wanted} workers")
+        assert real.stats()["target"] == wanted
+        expect(page.locator("[data-worker]")).to_have_count(wanted)
+
+    # Pause and resume.
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_test_id("verdict")).to_contain_text("Paused.")
+    assert real.stats()["state"] == "paused"
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+    assert real.stats()["state"] == "running"
+
+    # A killed worker appears, and so does the one that takes its place.
+    [pid] = real.stats()["pids"]
+    os.kill(pid, signal.SIGKILL)
+    expect(page.get_by_role("region", name="Events")).to_contain_text(
+        re.compile(rf"Worker \d+ \(pid {pid}\) died.*SIGKILL")
+    )
+    expect(page.get_by_text("1 worker replaced")).to_be_visible()
+
+    # The training ends in an orderly way.
+    real.end()
+    assert real.process.wait(30) == 0
+    expect(page.get_by_test_id("verdict")).to_contain_text("Finished.")
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_training_is_shown_lost(signed_in: Open, page: Page, real: Training) -> None:
+    signed_in()
+    page.locator(f"[data-loader='{LOADER}']").click(timeout=40_000)
+    page.get_by_test_id("batch").wait_for()
+    real.process.kill()
+    expect(page.get_by_test_id("verdict")).to_contain_text("No new data.")
+    expect(page.get_by_test_id("verdict")).to_contain_text("Lost.", timeout=40_000)

@@ -1,0 +1,66 @@
+"""What tests that start processes have in common."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+
+import pytest
+
+from tests.loader.support import Script, Scripts, Template, descendants, open_descriptors
+
+
+@pytest.fixture
+def nothing_left_behind() -> Iterator[None]:
+    """The test leaves as many processes, threads and descriptors as it found."""
+    processes, helpers = descendants(os.getpid()), _helpers()
+    descriptors, threads = open_descriptors(), threading.active_count()
+    yield
+    deadline = time.monotonic() + 15
+    while True:
+        started = _helpers() - helpers
+        left = descendants(os.getpid()) - processes - started
+        more_descriptors = open_descriptors() - descriptors - 2 * len(started)
+        more_threads = threading.active_count() - threads
+        if not left and more_descriptors <= 0 and more_threads <= 0:
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: processes {left}, {more_descriptors} descriptors, {more_threads} threads")
+        gc.collect()
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[Template]:
+    made = Template()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def script(template: Template) -> Scripts:
+    """Runs a training script; `with script(body, *arguments) as running:` ends it with all that it started."""
+
+    @contextmanager
+    def run(body: str, *arguments: str) -> Iterator[Script]:
+        running = Script(template, body, *arguments)
+        try:
+            yield running
+        finally:
+            running.end()
+
+    return run
+
+
+def _helpers() -> set[int]:
+    """Python's own helpers for `spawn` and `forkserver`, which live as long as this process."""
+    pids = {
+        getattr(forkserver._forkserver, "_forkserver_pid", None),
+        getattr(resource_tracker._resource_tracker, "_pid", None),
+    }
+    return {pid for pid in pids if pid is not None}

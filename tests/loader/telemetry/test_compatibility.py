@@ -1,0 +1,182 @@
+"""A newer backend accepts an older loader and the other way round, within one major version."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from backend.decoding import decode as decode_in_backend
+from loader import protocol
+from loader.protocol import (
+    Ack,
+    Command,
+    Config,
+    EpochEvent,
+    Event,
+    Events,
+    Goodbye,
+    Hello,
+    Identity,
+    Outcome,
+    Refused,
+    Snapshot,
+    Span,
+    Spans,
+    Stall,
+    ToBackend,
+    ToLoader,
+    Welcome,
+    Worker,
+    WorkerEvent,
+)
+from loader.telemetry.commands import BadCommand
+from loader.telemetry.commands import decode as decode_in_loader
+
+EVENTS: list[Any] = [
+    Spans(1.0, 1.0, [Span(0, 0, 1, 2, 3, 4, 5, 6)]),
+    Stall(1.0, 5, 2, 0, 7),
+    WorkerEvent(1.0, "born", 0, 1),
+    EpochEvent(1.0, "started", 0),
+    protocol.CommandEvent(1.0, "resize", "applied"),
+]
+UPWARDS: list[Any] = [
+    Hello((1, 0), Identity("run", "train"), Config(dataset="D")),
+    Snapshot(3, 1.0, "running", workers=[Worker(0, 1, "idle")]),
+    Events(4, EVENTS),
+    Outcome("c", "applied", 1.0),
+    Goodbye(5),
+]
+DOWNWARDS: list[Any] = [Welcome((1, 0), "run:0:train", 7), Ack(3), Command("c", "pause"), Refused("no")]
+
+
+def plain(message: Any) -> Any:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(message))
+
+
+def newer(value: Any) -> Any:
+    """As a later minor version would send it: all objects have one field more."""
+    if isinstance(value, dict):
+        known = {key: item if key == "versions" else newer(item) for key, item in value.items()}
+        return {**known, "later": {"of": "a newer version"}}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [newer(item) for item in value]
+    return value
+
+
+def test_every_message_and_event_is_tried() -> None:
+    assert {type(message) for message in UPWARDS} == set(get_args(ToBackend))
+    assert {type(message) for message in DOWNWARDS} == set(get_args(ToLoader))
+    assert {type(event) for event in EVENTS} == set(get_args(Event))
+
+
+@pytest.mark.parametrize("message", UPWARDS, ids=lambda message: type(message).__name__)
+def test_fields_of_a_newer_loader_are_ignored(message: Any) -> None:
+    assert decode_in_backend(msgspec.msgpack.encode(newer(plain(message)))) == message
+
+
+@pytest.mark.parametrize("message", DOWNWARDS, ids=lambda message: type(message).__name__)
+def test_fields_of_a_newer_backend_are_ignored(message: Any) -> None:
+    assert decode_in_loader(msgspec.msgpack.encode(newer(plain(message)))) == message
+
+
+def test_items_that_a_newer_loader_adds_to_arrays_are_ignored() -> None:
+    raw = plain(UPWARDS[1])
+    for name in ("queues", "times", "epoch_times", "stalls", "pin", "cost"):
+        raw[name] = [*raw[name], "later"]
+    raw["workers"] = [[*worker, "later", {"more": 1}] for worker in raw["workers"]]
+    assert decode_in_backend(msgspec.msgpack.encode(raw)) == UPWARDS[1]
+    raw = plain(Events(4, EVENTS[:1]))
+    raw["events"][0]["spans"] = [[*span, "later"] for span in raw["events"][0]["spans"]]
+    assert decode_in_backend(msgspec.msgpack.encode(raw)) == Events(4, EVENTS[:1])
+
+
+def test_fields_that_an_older_side_does_not_send_have_defaults() -> None:
+    """Only what version 1.0 required may be required."""
+    required = {
+        "hello": {"protocol", "identity"},
+        "snapshot": {"seq", "at", "state"},
+        "events": {"seq", "events"},
+        "outcome": {"command", "state", "at"},
+        "goodbye": {"seq"},
+        "welcome": {"protocol", "loader"},
+        "ack": {"seq"},
+        "command": {"id", "action"},
+        "refused": {"reason"},
+    }
+    for message in (*get_args(ToBackend), *get_args(ToLoader)):
+        info = msgspec.structs.fields(message)
+        assert {field.encode_name for field in info if field.required} == required[message.__struct_config__.tag]
+    short = {"type": "snapshot", "seq": 1, "at": 1.0, "state": "running", "queues": [3], "workers": [[0, 9, "idle"]]}
+    decoded = decode_in_backend(msgspec.msgpack.encode(short))
+    assert isinstance(decoded, Snapshot)
+    assert decoded.queues == protocol.Queues(index=3) and decoded.workers == [Worker(0, 9, "idle")]
+
+
+def test_kinds_of_events_that_only_a_newer_loader_knows_are_left_out() -> None:
+    """msgspec refuses a whole message over one unknown tag; the backend looks at such messages event by event."""
+    raw = plain(Events(4, EVENTS))
+    raw["events"].insert(2, {"kind": "eclipse", "at": 1.0, "shadow": [1, 2]})
+    data = msgspec.msgpack.encode(raw)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(data, type=ToBackend)
+    assert decode_in_backend(data, minor=protocol.PROTOCOL[1] + 1) == Events(4, EVENTS)
+
+
+def test_messages_that_only_a_newer_side_knows_are_ignored() -> None:
+    data = msgspec.msgpack.encode({"type": "eclipse", "seq": 9})
+    assert decode_in_backend(data, minor=protocol.PROTOCOL[1] + 1) is None
+    assert decode_in_loader(data) is None
+
+
+def test_a_command_that_only_a_newer_backend_knows_is_refused_and_not_lost() -> None:
+    with pytest.raises(BadCommand, match="defrost") as caught:
+        decode_in_loader(msgspec.msgpack.encode({"type": "command", "id": "c1", "action": "defrost"}))
+    assert caught.value.command == "c1"
+
+
+def test_a_snapshot_of_16_workers_is_small() -> None:
+    large = 10**10
+    big = Worker(
+        15, 4_000_000, "collating", 10**6, 10**5, 8, 10**6, 10**8, 10**12, large, large, large, large, large, large
+    )  # fmt: skip
+    snapshot = Snapshot(
+        10**6, 1.8e9, "running", 10, 10**5, 10**5, 10**6, 10**8, 10**12, 16,
+        queues=protocol.Queues(*[10**5] * 12), times=protocol.Times(*[10**11] * 6), workers=[big] * 16, digest="d" * 32,
+    )  # fmt: skip
+    assert len(msgspec.msgpack.encode(snapshot)) < 2048  # every number at its largest
+    usual = Worker(
+        15, 40_000, "fetching", 90_000, 5000, 3, 5000, 320_000, 48 << 30, 9**9, 9**9, 9**9, 9**9, 300 << 20, 9**9
+    )  # fmt: skip
+    usual_one = msgspec.structs.replace(snapshot, workers=[usual] * 16)
+    assert len(msgspec.msgpack.encode(usual_one)) < 1536
+
+
+# -- JSON Schema --------------------------------------------------------------------------------------------
+
+
+def references(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+        return own.union(*map(references, value.values())) if value else own
+    return set().union(*map(references, value)) if isinstance(value, list) and value else set()
+
+
+def test_the_schema_is_complete_and_describes_what_is_sent() -> None:
+    schema = protocol.to_json_schema()
+    definitions = schema["$defs"]
+    assert isinstance(definitions, dict)
+    assert {reference.removeprefix("#/$defs/") for reference in references(schema)} <= set(definitions)
+    for union in (ToBackend, ToLoader, protocol.ToViewer, protocol.FromViewer, Event):
+        assert isinstance(union, types.UnionType)
+        for message in get_args(union):
+            assert definitions[message.__name__]["title"] == message.__name__
+    for message in (*UPWARDS, *DOWNWARDS):
+        definition = definitions[type(message).__name__]
+        sent = msgspec.to_builtins(message)
+        assert set(sent) == set(definition["properties"])
+        assert set(definition["required"]) <= set(sent)
+        assert definition["properties"]["type"] == {"enum": [sent["type"]]}
+        assert definition.get("additionalProperties", True) is not False  # a reader must let newer fields pass
