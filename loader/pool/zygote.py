@@ -103,7 +103,7 @@ class _Zygote:
             if worker is not None and worker.exitcode is None:
                 os.kill(worker.pid, number)
         elif operation == "stop":
-            self._wait_for_all(min(rest[0], HURRY) if self._interrupted else rest[0])
+            self._wait_for_all(rest[0])
             raise ChannelClosedError
 
     def _fork(self, key: int, birth: Birth) -> None:
@@ -132,9 +132,12 @@ class _Zygote:
                 worker.close()
 
     def _wait_for_all(self, grace: float) -> None:
-        """Let the workers leave by themselves for so many seconds."""
-        deadline = time.monotonic() + grace
-        while self._workers and (left := deadline - time.monotonic()) > 0:
+        """Let the workers leave by themselves for so many seconds, fewer after Ctrl-C, which may come meanwhile."""
+        began = time.monotonic()
+        while self._workers:
+            left = began + (min(grace, HURRY) if self._interrupted else grace) - time.monotonic()
+            if left <= 0:
+                return
             ready, _, _ = select.select([self._wake_read, self._channel.socket], [], [], left)
             if self._channel.socket in ready:
                 # Told to hurry, or training is gone.

@@ -212,6 +212,13 @@ def test_a_killed_worker_appears(signed_in: Open, train: Publisher, fleet: Fleet
     expect(page.get_by_text("1 worker replaced")).to_be_visible()
 
 
+SETTLED = """async canvas => {
+    for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+    return canvas.toDataURL();
+}"""
+"""A picture of a canvas after what was to be drawn has been drawn."""
+
+
 def test_charts_freeze_follow_and_zoom(signed_in: Open, train: Publisher, page: Page) -> None:
     signed_in(train.id)
     chart = page.locator("figure[data-panel=throughput] .plot")
@@ -219,9 +226,11 @@ def test_charts_freeze_follow_and_zoom(signed_in: Open, train: Publisher, page: 
     page.keyboard.press("f")
     toolbar = page.locator(".toolbar")
     expect(toolbar.get_by_role("button", name="Follow live")).to_be_visible()
-    frozen = chart.locator("canvas").evaluate("canvas => canvas.toDataURL()")
+    canvas = chart.locator("canvas")
+    frozen = canvas.evaluate(SETTLED)
     page.wait_for_timeout(1200)
-    assert chart.locator("canvas").evaluate("canvas => canvas.toDataURL()") == frozen
+    still = canvas.evaluate(SETTLED) == frozen
+    assert still, "a frozen chart was drawn anew"
     toolbar.get_by_role("button", name="Follow live").click()
     expect(toolbar.get_by_role("button", name="Freeze")).to_be_visible()
     box = chart.bounding_box()

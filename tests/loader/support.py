@@ -83,6 +83,10 @@ class Stream(IterableDataset[Any]):
         self.length = length
         self.share = share
 
+    def __repr__(self) -> str:
+        """Tests are named by it, alike in every process."""
+        return f"{type(self).__name__}({self.kind!r}, {self.length})"
+
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         first, step = (0, 1) if info is None or not self.share else (info.id, info.num_workers)

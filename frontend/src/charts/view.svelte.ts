@@ -116,6 +116,7 @@ export class ChartView {
     this.#track = this.#track.slice(stretch.from, stretch.to);
     this.#fixed = stretch;
     this.frozen = true;
+    this.invalidate(); // what was drawn last may be a few samples older
   }
 
   follow(): void {
