@@ -15,7 +15,7 @@ from backend.core import Backend
 from backend.openapi import SIGNED_IN, returns, takes
 from backend.problems import InvalidField, Problem
 from backend.replies import body_of, reply
-from backend.routes.dependencies import MayControl, TheBackend, TheLoader
+from backend.routes.dependencies import MayControl, TheBackend, TheLoader, said_once
 from backend.security.access import Requires, access_of, client_address
 from backend.security.tokens import Token
 from backend.store.records import read_command, read_commands
@@ -59,7 +59,7 @@ EXAMPLE = CommandRecord(
 MODELS = [CommandRequest, RunCommandRequest, RunCommand, CommandRecord]
 PROBLEMS = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429)
 
-router = APIRouter(prefix="/api", tags=["commands"])
+router = APIRouter(prefix="/api", tags=["commands"], dependencies=[Depends(said_once)])
 may_view = [Depends(Requires("view"))]
 
 Key = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from backend.core import Backend
-from backend.problems import Problem
+from backend.problems import InvalidField, Problem
 from backend.registry import Entry
 from backend.security.access import Requires
 from backend.security.tokens import Token
@@ -35,3 +35,11 @@ def loader_of(
 
 
 TheLoader = Annotated[Entry, Depends(loader_of)]
+
+
+def said_once(request: Request) -> None:
+    """A parameter that is given twice would be taken by its last value: the caller meant something else."""
+    repeated = [name for name in request.query_params if name != "kind" and len(request.query_params.getlist(name)) > 1]
+    if repeated:
+        errors = [InvalidField(name, "is given more than once") for name in repeated]
+        raise Problem(422, "invalid-request", "Each of these parameters has one value.", errors=errors)

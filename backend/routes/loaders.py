@@ -12,7 +12,7 @@ from backend.export import CSV, events_csv, history_csv
 from backend.openapi import SIGNED_IN, returns
 from backend.problems import InvalidField, Problem
 from backend.replies import raw_reply, reply
-from backend.routes.dependencies import TheBackend, TheLoader
+from backend.routes.dependencies import TheBackend, TheLoader, said_once
 from backend.security.access import Requires
 from backend.settings import Limits
 from backend.store.history import read_history
@@ -30,7 +30,9 @@ from loader.protocol import (
 )
 
 MODELS = [LoaderRow, LoaderDetail, History, StoredEvent]
-router = APIRouter(prefix="/api/loaders", tags=["loaders"], dependencies=[Depends(Requires("view"))])
+router = APIRouter(
+    prefix="/api/loaders", tags=["loaders"], dependencies=[Depends(Requires("view")), Depends(said_once)]
+)
 
 EXAMPLE_ROW = LoaderRow("demo:0:train", Identity("demo", "train"), "connected", "running", 1789000000.0, 1788999000.0)
 EXAMPLE_EVENT = StoredEvent(17, "demo:0:train", EpochEvent(1789000000.0, "started", 0))

@@ -89,7 +89,9 @@ def test_no_request_makes_the_server_fail_or_break_its_own_description(
 ) -> None:
     """Requests that fit the description and requests that do not, made up by schemathesis."""
 
-    @hypothesis_settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @hypothesis_settings(
+        max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
     @given(case=schema[path][method].as_strategy(generation_mode=mode))
     def send(case: Any) -> None:
         if case.path_parameters and "loader" in case.path_parameters and mode is GenerationMode.POSITIVE:
@@ -268,3 +270,10 @@ def test_pages_are_served_from_the_package(tmp_path: Path) -> None:
     assert asyncio.run(fetch("/favicon.svg")).status_code == 200
     for path in ("/secret.txt", "/..%2fsecret.txt", "/assets/..%2f..%2fsecret.txt"):
         assert asyncio.run(fetch(path)).status_code == 404
+
+
+def test_a_parameter_given_twice_is_refused_by_name(server: Running) -> None:
+    with server.http() as client:
+        answer = client.get("/api/loaders?run=a&run=b")
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [{"field": "run", "reason": "is given more than once"}]
