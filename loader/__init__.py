@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError(
+        "Penstock needs Linux or macOS, because its workers are forked and share memory by descriptor: "
+        "on Windows run it in WSL 2, or use torch.utils.data.DataLoader."
+    )
 
 if TYPE_CHECKING:
     from torch.utils.data import get_worker_info

@@ -40,7 +40,10 @@ def _available_on_machine() -> int:
                 return int(line.split()[1]) << 10
     except OSError:
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (OSError, ValueError):  # the system does not say
+        return 4 * DEFAULT
 
 
 def _number(path: Path) -> int | None:

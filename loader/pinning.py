@@ -21,6 +21,7 @@ import torch
 from .failures import Failure
 from .pool.delivery import Decoded, dispose, facts, unpack, worker_of
 from .pool.epoch import Epoch
+from .pool.memory import HAS_MLOCK
 from .pool.window import Finished
 from .protocol import PinMode
 from .protocol import PinStage as PinCounters
@@ -37,6 +38,13 @@ def choose_mode(pin_memory: bool, pin_memory_device: str) -> PinMode:
             stacklevel=4,
         )
     if not torch.accelerator.is_available():
+        if not HAS_MLOCK:
+            warnings.warn(
+                "'pin_memory' argument is set as true but no accelerator is found, "
+                "then device pinned memory won't be used. This system has no mlock either: batches are not pinned.",
+                stacklevel=4,
+            )
+            return "none"
         limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         allowance = "all" if limit == resource.RLIM_INFINITY else f"up to {limit >> 10} KiB"
         warnings.warn(

@@ -1,7 +1,9 @@
 """Framed messages and descriptors over a Unix socket.
 
 A frame is a length and a pickle. Descriptors ride on the frame's first byte; the receiver keeps them in a queue from
-which whoever reads the frame takes as many as it names. Every end made here is remembered, and closed in every
+which whoever reads the frame takes as many as it names. Where the system may lose a descriptor that is closed before
+the other side has it (macOS), the sender keeps it until an empty frame says that it has arrived. Every end made here
+is remembered, and closed in every
 process that is forked from this one: a forgotten copy of an end would keep the other side from ever seeing the
 end of file by which it learns that we are gone.
 """
@@ -9,6 +11,7 @@ end of file by which it learns that we are gone.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import pickle
 import select
@@ -16,6 +19,7 @@ import socket
 import struct
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 _HEADER = struct.Struct("<I")
@@ -23,6 +27,9 @@ _MOST_DESCRIPTORS = 64
 _CHUNK = 1 << 18
 _ANCILLARY = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_ACKNOWLEDGE = not _CLOSE_ON_EXEC
+"""The systems that need it are those without that flag."""
+_ARRIVED = _HEADER.pack(0)
 
 _ends: weakref.WeakSet[Channel] = weakref.WeakSet()
 
@@ -42,6 +49,8 @@ class Channel:
         """Descriptors that arrived and have not been taken."""
         self._incoming = bytearray()
         self._outgoing: deque[tuple[memoryview, list[int]]] = deque()
+        self._unconfirmed: deque[list[int]] = deque()
+        """Descriptors that were sent and, as far as we know, have not arrived."""
         self._buffer = bytearray(_CHUNK)
         _ends.add(self)
 
@@ -60,6 +69,8 @@ class Channel:
             return
         try:
             if descriptors:
+                if _ACKNOWLEDGE:
+                    self._unconfirmed.append([os.dup(each) for each in descriptors])
                 frame = frame[self.socket.sendmsg([frame], [_rights(descriptors)]) :]
             self.socket.sendall(frame)
         except OSError as error:
@@ -71,8 +82,10 @@ class Channel:
             while self._outgoing:
                 frame, descriptors = self._outgoing[0]
                 sent = self.socket.sendmsg([frame], [_rights(descriptors)] if descriptors else [])
-                for each in descriptors:
-                    os.close(each)
+                if _ACKNOWLEDGE and descriptors:
+                    self._unconfirmed.append(descriptors)
+                else:
+                    _close(descriptors)
                 if sent < len(frame):
                     self._outgoing[0] = (frame[sent:], [])
                 else:
@@ -118,16 +131,15 @@ class Channel:
 
     def wait(self, seconds: float | None) -> bool:
         """Wait until something has arrived; False if the time ran out."""
-        return bool(self._incoming) or bool(select.select([self.socket], [], [], seconds)[0])
+        return bool(self._incoming) or is_readable(self.socket, seconds)
 
     def close(self) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
+        _close(self.descriptors)
         self.descriptors.clear()
-        for _, kept in self._outgoing:
-            for descriptor in kept:
-                os.close(descriptor)
+        for descriptors in (*(kept for _, kept in self._outgoing), *self._unconfirmed):
+            _close(descriptors)
         self._outgoing.clear()
+        self._unconfirmed.clear()
         self.socket.close()
 
     def _read(self, flags: int) -> None:
@@ -139,10 +151,24 @@ class Channel:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")
                 received.frombytes(data[: len(data) - len(data) % received.itemsize])
-                self.descriptors.extend(received)
+                self._keep(received)
         if count == 0:
             raise ChannelClosedError
         self._incoming += memoryview(self._buffer)[:count]
+
+    def _keep(self, received: array.array[int]) -> None:
+        self.descriptors.extend(received)
+        if not _CLOSE_ON_EXEC:
+            for each in received:
+                os.set_inheritable(each, False)
+        if _ACKNOWLEDGE:
+            if self._blocking:
+                with contextlib.suppress(OSError):  # its end is seen by reading
+                    self.socket.sendall(_ARRIVED)
+            else:
+                self._outgoing.append((memoryview(_ARRIVED), []))
+                with contextlib.suppress(ChannelClosedError):
+                    self.flush()
 
     def _frames(self, most: int | None = None) -> list[Any]:
         incoming = self._incoming
@@ -154,11 +180,26 @@ class Channel:
             end = start + _HEADER.size + length
             if end > available:
                 break
-            messages.append(pickle.loads(memoryview(incoming)[start + _HEADER.size : end]))
+            if length:
+                messages.append(pickle.loads(memoryview(incoming)[start + _HEADER.size : end]))
+            else:
+                _close(self._unconfirmed.popleft())
             start = end
         if start:
             del incoming[:start]
         return messages
+
+
+def is_readable(readable: int | socket.socket, seconds: float | None = 0.0) -> bool:
+    """Wait until there is something to read, or an end. Unlike select.select, with descriptors above 1023 too."""
+    poll = select.poll()
+    poll.register(readable, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else max(seconds, 0.0) * 1000))
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 def _rights(descriptors: list[int]) -> tuple[int, int, array.array[int]]:

@@ -1,19 +1,28 @@
 """Anonymous shared memory that two processes map and that no name and no descriptor keeps alive.
 
-A segment is made from a memfd, which neither shows in /dev/shm nor counts against its size; where the system has
-none, from an unlinked temporary file. It is mapped through libc rather than through `mmap.mmap`, because the latter
-keeps a duplicate of the descriptor open for as long as the mapping lives: with one segment per batch in flight that
-would cost a descriptor a batch, and descriptors are what `ulimit -n` is short of.
+A segment is made from a memfd, which neither shows in /dev/shm nor counts against its size. Where the system has none
+(macOS), or forbids it, it is made from POSIX shared memory whose name is removed at once, and where that is not to be
+had or too small, from a temporary file without a name. It is mapped through libc rather than through `mmap.mmap`,
+because the latter keeps a duplicate of the descriptor open for as long as the mapping lives: with one segment per
+batch in flight that would cost a descriptor a batch, and descriptors are what `ulimit -n` is short of.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import mmap
 import os
+import secrets
 import tempfile
 import weakref
+from collections.abc import Callable
 from typing import Any
+
+_posixshmem: Any = None
+with contextlib.suppress(ImportError):
+    _posixshmem = importlib.import_module("_posixshmem")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -21,25 +30,57 @@ _libc.mmap.argtypes = [
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
 ]  # fmt: skip
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
-_HAS_MEMFD = hasattr(os, "memfd_create")
+HAS_MLOCK = hasattr(_libc, "mlock")
+if HAS_MLOCK:
+    _libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def create_segment(size: int) -> int:
     """Return a descriptor of `size` bytes of shared memory; the caller closes it."""
-    if _HAS_MEMFD:
-        descriptor = os.memfd_create("penstock", os.MFD_CLOEXEC)
-    else:
-        descriptor, path = tempfile.mkstemp(prefix="penstock-")
-        os.unlink(path)  # noqa: PTH108
+    *others, last = SOURCES
+    for make in others:
+        with contextlib.suppress(OSError):
+            return make(size)
+    return last(size)
+
+
+def _from_memfd(size: int) -> int:
+    return _sized(os.memfd_create("penstock", os.MFD_CLOEXEC), size)
+
+
+def _from_shm(size: int) -> int:
+    name = f"/penstock-{secrets.token_hex(8)}"  # macOS takes 31 characters at the most
+    descriptor = _posixshmem.shm_open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
+    _posixshmem.shm_unlink(name)
+    return _sized(descriptor, size, reserve=True)
+
+
+def _from_file(size: int) -> int:
+    descriptor, path = tempfile.mkstemp(prefix="penstock-")
+    os.unlink(path)  # noqa: PTH108
+    return _sized(descriptor, size, reserve=True)
+
+
+def _sized(descriptor: int, size: int, *, reserve: bool = False) -> int:
+    """Give a segment its size. Where the space may be short it is taken now: later, a lack of it kills with SIGBUS."""
     try:
         os.ftruncate(descriptor, size)
+        if reserve and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
+
+
+SOURCES: tuple[Callable[[int], int], ...] = (
+    *([_from_memfd] if hasattr(os, "memfd_create") else []),
+    *([_from_shm] if _posixshmem is not None else []),
+    _from_file,
+)
+"""The ways that this system has of making a segment, the best first."""
 
 
 class Mapping:
@@ -67,7 +108,7 @@ class Mapping:
         return view
 
     def lock(self) -> bool:
-        """Keep the segment in physical memory; False if the limits do not allow it."""
-        if not self.locked:
+        """Keep the segment in physical memory; False if the limits or the system do not allow it."""
+        if not self.locked and HAS_MLOCK:
             self.locked = _libc.mlock(self.address, self.size) == 0
         return self.locked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ from multiprocessing import connection, process
 from typing import Any
 
 from .board import size_of_board
-from .channel import Channel, ChannelClosedError, pair
+from .channel import Channel, ChannelClosedError, is_readable, pair
 from .memory import create_segment
 from .tasks import Parcel, Recipe
 from .zygote import STACK_SIGNAL, run_zygote
@@ -100,7 +99,7 @@ class Nursery:
         text = b""
         deadline = time.monotonic() + patience
         while (left := deadline - time.monotonic()) > 0:
-            if not select.select([self._stacks_read], [], [], left if not text else 0.02)[0]:
+            if not is_readable(self._stacks_read, left if not text else 0.02):
                 break
             chunk = os.read(self._stacks_read, 65536)
             if not chunk:
@@ -133,7 +132,7 @@ class Nursery:
         os.close(self._stacks_read)
 
     def _drain(self) -> None:
-        while select.select([self._stacks_read], [], [], 0)[0]:
+        while is_readable(self._stacks_read):
             if not os.read(self._stacks_read, 65536):
                 return
 

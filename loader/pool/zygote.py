@@ -8,8 +8,8 @@ exits, and see to it that no worker outlives the pool:
    a recycled pid.
 2. When training ends, is killed, or closes the pool, the zygote's channel reaches its end. The zygote then kills
    every worker, reaps it, and exits. It waits in no other place than on that channel, so this takes milliseconds.
-3. When the zygote itself is killed, the system kills the workers (PR_SET_PDEATHSIG; where there is none, they leave
-   at the end of their own channel).
+3. When the zygote itself is killed, the system kills the workers (PR_SET_PDEATHSIG). Where the system cannot, a
+   thread in each worker does, which reads a pipe, the lifeline, whose other end only the zygote holds.
 4. Nobody else holds the zygote's channel: `channel` closes inherited ends in every forked process.
 """
 
@@ -24,6 +24,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from multiprocessing import get_context, process
@@ -42,6 +43,7 @@ STACK_SIGNAL = signal.SIGUSR2 if not hasattr(signal, "SIGRTMIN") else signal.SIG
 """Makes a worker write its Python stack to the pool's stack pipe, whatever it is doing."""
 
 _PR_SET_PDEATHSIG = 1
+HAS_PRCTL = hasattr(ctypes.CDLL(None), "prctl")
 
 HURRY = 0.3
 """Seconds that busy workers get to finish after Ctrl-C."""
@@ -56,6 +58,7 @@ class _Zygote:
         self._workers: dict[int, Any] = {}
         self._context = get_context("fork")
         self._wake_read, self._wake_write = socket.socketpair()
+        self._lifeline = None if HAS_PRCTL else os.pipe()
         self._interrupted = False
 
     def run(self) -> None:
@@ -65,9 +68,7 @@ class _Zygote:
         # Python's own rule against children of daemons is about orphans; ours cannot become any (see above).
         process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
         self._channel.send(("ready", os.getpid()))
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
+        poll = self._poll()
         try:
             while True:
                 ready = {descriptor for descriptor, _ in poll.poll()}
@@ -81,6 +82,12 @@ class _Zygote:
             pass
         finally:
             self._end_all()
+
+    def _poll(self) -> select.poll:
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        return poll
 
     def _prepare_signals(self) -> None:
         self._wake_write.setblocking(False)
@@ -110,7 +117,16 @@ class _Zygote:
         descriptor = self._channel.descriptors.popleft()
         worker = self._context.Process(
             target=_work,
-            args=(self._recipe, birth, descriptor, self._board, self._stacks, os.getpid(), self._wake_read),
+            args=(
+                self._recipe,
+                birth,
+                descriptor,
+                self._board,
+                self._stacks,
+                os.getpid(),
+                self._wake_read,
+                self._lifeline,
+            ),
             name=f"loader-worker-{birth.worker}",
             daemon=True,
         )
@@ -134,12 +150,13 @@ class _Zygote:
     def _wait_for_all(self, grace: float) -> None:
         """Let the workers leave by themselves for so many seconds, fewer after Ctrl-C, which may come meanwhile."""
         began = time.monotonic()
+        poll = self._poll()
         while self._workers:
             left = began + (min(grace, HURRY) if self._interrupted else grace) - time.monotonic()
             if left <= 0:
                 return
-            ready, _, _ = select.select([self._wake_read, self._channel.socket], [], [], left)
-            if self._channel.socket in ready:
+            ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
+            if self._channel.fileno() in ready:
                 # Told to hurry, or training is gone.
                 return
             if ready:
@@ -181,13 +198,14 @@ def _work(
     stacks: int,
     parent: int,
     wake_read: socket.socket,
+    lifeline: tuple[int, int] | None,
 ) -> None:
     """Entry of a worker process."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, _ignore)
     wake_read.close()
-    _die_with(parent)
+    _die_with(parent, lifeline)
     channel = Channel(socket.socket(fileno=descriptor), blocking=True)
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
     try:
@@ -199,13 +217,20 @@ def _work(
         raise
 
 
-def _die_with(parent: int) -> None:
-    """Ask the system to kill this process when the zygote dies."""
-    with contextlib.suppress(AttributeError):
-        _prctl = ctypes.CDLL(None).prctl
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _die_with(parent: int, lifeline: tuple[int, int] | None) -> None:
+    """See to it that this process is killed when the zygote dies."""
+    if lifeline is None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        os.close(lifeline[1])
+        threading.Thread(target=_hold, args=lifeline[:1], name="loader-lifeline", daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _hold(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loader.pool import channel
 from loader.pool.channel import Channel, ChannelClosedError, pair
 from tests.loader.support import open_descriptors
 
@@ -136,3 +139,40 @@ def test_a_forked_process_does_not_keep_ends_open(ends: tuple[Channel, Channel])
         os.close(hold_write)
         os.close(hold_read)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_where_descriptors_may_get_lost_they_are_kept_until_they_have_arrived(
+    ends: tuple[Channel, Channel], sender: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, which also has no flag by which they arrive closed to programs that are started."""
+    monkeypatch.setattr(channel, "_CLOSE_ON_EXEC", 0)
+    monkeypatch.setattr(channel, "_ACKNOWLEDGE", True)
+    before = open_descriptors()
+    read, write = os.pipe()
+    sent, received = ends[sender], ends[1 - sender]
+    sent.send("take these", [read, write])
+    os.close(read)
+    os.close(write)
+    assert open_descriptors() == before + 2
+    assert received.receive_ready() == ["take these"]
+    assert not any(os.get_inheritable(each) for each in received.descriptors)
+    assert open_descriptors() == before + 4
+    received.send("thank you")
+    assert sent.receive_ready() == ["thank you"]
+    assert open_descriptors() == before + 2
+    received.close()
+    assert open_descriptors() == before - 1
+
+
+def test_descriptors_above_1023_can_be_waited_for(ends: tuple[Channel, Channel]) -> None:
+    """As in a training that has very many files open; select.select refuses them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 1200:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1200), hard))
+    high = fcntl.fcntl(ends[1].fileno(), fcntl.F_DUPFD_CLOEXEC, 1100)
+    assert not channel.is_readable(high)
+    ends[0].send("here")
+    assert channel.is_readable(high, None)
+    os.close(high)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
