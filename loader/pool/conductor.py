@@ -28,18 +28,18 @@ from ..failures import WorkerLostError
 from ..protocol import CommandState
 from ..telemetry.observer import Observer
 from ..telemetry.times import Cause
+from .arrivals import Arrivals
 from .board import Board
 from .channel import ChannelClosedError
-from .codec import Encoded
 from .crew import Crew
-from .delivery import dispose, give_back
+from .delivery import dispose
 from .dispatch import Dispatcher
 from .epoch import Epoch
+from .losses import Losses
 from .nursery import Nursery, signal_name
 from .roster import Roster, WorkerHandle
 from .sharding import ShardedWindow
 from .signals import Doorbell, emptied
-from .tasks import Batch
 from .waits import Waits
 from .window import Finished, Task, Window
 
@@ -75,8 +75,8 @@ class Conductor(threading.Thread):
         self._dispatcher = Dispatcher(self._crew, limit_tasks)
         self.waits = Waits(self._crew, observer)
         self._requests: deque[tuple[Any, ...]] = deque()
-        self._max_retries = max_retries
-        self._pin = pin
+        self._arrivals = Arrivals(self._dispatcher, observer, pin)
+        self._losses = Losses(self._arrivals, observer.ledger, max_retries)
         self._at_end = at_end
         self._resume_at: float | None = None
         self._resizing: Ticket | None = None
@@ -84,7 +84,6 @@ class Conductor(threading.Thread):
         """Shards of the epoch under way, if the dataset is iterable-style."""
         self._unsettled = True
         """The number of workers may not be what it should be."""
-        self._deaths_at_birth = 0
         self._given_up = False
         self._was_complete = False
         """There were as many workers as there should be, in this epoch."""
@@ -186,7 +185,7 @@ class Conductor(threading.Thread):
         self.observer.epoch_began([worker.id for worker in self.roster])
         self._crew.set_epoch(epoch.number)
         self._given_up = self._was_complete = False
-        self._deaths_at_birth = 0
+        self._losses.forgive()
         if isinstance(epoch.window, ShardedWindow):
             self._shards = len(epoch.window.shards)
         if self.nursery is None:
@@ -315,7 +314,7 @@ class Conductor(threading.Thread):
         self.zygotes_lost += 1
         if self.epoch is not None and self.epoch.error is None:
             self.epoch.signal.set()
-            self._recovered(f"the loader's zygote (pid {nursery.pid}) died")
+            self._losses.recovered(f"the loader's zygote (pid {nursery.pid}) died")
 
     def _gone(self, worker: WorkerHandle, exitcode: int, *, blame: bool = True) -> None:
         """A worker's process has ended: take what it had sent, then give its tasks to others."""
@@ -324,69 +323,10 @@ class Conductor(threading.Thread):
         at = self._crew.started(worker) - 1 if batch >= 0 and blame else -1
         self.observer.worker_gone(worker.id)
         self._crew.forget(worker)
-        ledger, signal = self.observer.ledger, signal_name(exitcode)
-        epoch = self.epoch
         if worker.left:
-            ledger.worker("retired", worker.id, worker.pid, exitcode, signal)
-            return
-        if epoch is None:
-            ledger.recoveries += 1
-            ledger.worker("died", worker.id, worker.pid, exitcode, signal)
-            return
-        cause = f"signal {signal}" if signal else f"exit code {exitcode}"
-        message = f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly: worker {worker.id}, {cause}"
-        window = epoch.window
-        if isinstance(window, ShardedWindow):
-            ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, window.restartable)
-            self._lose_shards(window, worker, message, blame)
-        else:
-            ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, bool(window.out(worker.key)))
-            self._lose_tasks(window, worker, message, at)
-        if not worker.up and blame:
-            self._died_at_birth(message)
-
-    def _lose_tasks(self, window: Window, worker: WorkerHandle, message: str, at: int) -> None:
-        """Give a dead worker's tasks to others; one that has ended too many workers is given up.
-
-        `at` is the number of the task that the worker was at, -1 if it is not to blame.
-        """
-        task = next((task for task in window.out(worker.key) if task.number == at >= 0), None)
-        if task is not None:
-            message += f", at batch {task.batch}"
-            task.crashes += 1
-            if task.crashes > self._max_retries:
-                text = f"{message}, sample indices {task.indices!r}"
-                if self._max_retries:
-                    text += f"; the batch has ended {task.crashes} workers"
-                self._deliver(window.finish(worker.key, task.batch, WorkerLostError(text), 0) or [])
-        window.take_back(worker.key)
-        self._recovered(message)
-
-    def _lose_shards(self, window: ShardedWindow, worker: WorkerHandle, message: str, blame: bool) -> None:
-        """What a worker knew of its place in an iterable-style dataset died with it, unless that was saved."""
-        for shard in window.of(worker.id):
-            shard.crashes += blame
-            if window.restartable and shard.crashes <= self._max_retries:
-                window.restart(shard)
-                continue
-            self._deliver(window.lose(shard, WorkerLostError(f"{message}, at batch {shard.given} of its shard")))
-        self._note_end(window)
-        if window.restartable:
-            self._recovered(message)
-
-    def _died_at_birth(self, message: str) -> None:
-        self._deaths_at_birth += 1
-        if self._deaths_at_birth > self._max_retries:
+            self.observer.ledger.worker("retired", worker.id, worker.pid, exitcode, signal_name(exitcode))
+        elif not self._losses.mourn(self.epoch, worker, exitcode, batch, at, blame):
             self._given_up = True
-            self._fail(WorkerLostError(f"{message}, before its first batch"))
-
-    def _recovered(self, message: str) -> None:
-        ledger = self.observer.ledger
-        ledger.recoveries += 1
-        if not ledger.warned:
-            ledger.warned = True
-            # Told by the iterating thread: where warnings are errors, this thread must not end of one.
-            ledger.warning = f"{message}. Its tasks go to another worker; the batches stay the same."
 
     # -- batches --------------------------------------------------------------------------------------------
 
@@ -397,71 +337,14 @@ class Conductor(threading.Thread):
         """Do what a worker's messages ask for."""
         for operation, *rest in messages:
             if operation == "batches":
-                self._receive(worker, *rest)
+                self._arrivals.receive(self.epoch, worker, *rest)
             elif operation == "hello":
                 worker.up = True
-                self._deaths_at_birth = 0
+                self._losses.forgive()
             elif operation == "left":
                 worker.left = True
                 if self.epoch is not None and isinstance(self.epoch.window, Window):
                     self.epoch.window.take_back(worker.key)
-
-    def _receive(
-        self,
-        worker: WorkerHandle,
-        announced: list[tuple[int, int]],
-        dropped: list[int],
-        batches: list[tuple[Any, ...]],
-    ) -> None:
-        for number, size in announced:
-            worker.slots.add(number, size, worker.channel.descriptors.popleft())
-        for number in dropped:
-            worker.slots.drop(number)
-        for fields in batches:
-            worker.outstanding -= 1
-            encoded = fields[3] and Encoded(*fields[3])
-            batch = Batch._make((*fields[:3], encoded, *fields[4:]))
-            if encoded is not None and encoded.slot >= 0:
-                worker.slots.fill()
-            epoch = self.epoch
-            ready = None
-            if epoch is not None and batch.epoch == epoch.number:
-                ready = self._finish(epoch.window, worker, batch)
-            if epoch is None or ready is None:
-                give_back(worker, batch)
-                continue
-            epoch.finished += 1
-            self._dispatcher.learn(batch.sent - batch.start)
-            self.observer.batch_arrived(batch, epoch.window.last_indices)
-            self._deliver(ready)
-            if isinstance(epoch.window, ShardedWindow):
-                self._note_end(epoch.window)
-
-    def _finish(self, window: Window | ShardedWindow, worker: WorkerHandle, batch: Batch) -> list[Finished] | None:
-        """Tell the window; returns what can be delivered, None if nobody waits for this batch."""
-        encoded = batch.encoded
-        size = 0 if encoded is None else encoded.nbytes + len(encoded.structure)
-        if isinstance(window, Window):
-            return window.finish(worker.key, batch.batch, (batch, worker), size, worker.id)
-        if encoded is None and batch.failure is None:
-            return window.end(worker.id, batch.shard, batch.batch)
-        return window.finish(worker.id, batch.shard, batch.batch, (batch, worker), size, batch.state)
-
-    def _deliver(self, ready: list[Finished]) -> None:
-        epoch = self.epoch
-        if not ready or epoch is None:
-            return
-        if self._pin is not None:
-            epoch.pin_entered += len(ready)
-            self._pin(epoch, ready)
-        else:
-            epoch.ready.extend(ready)
-            epoch.signal.set()
-
-    def _note_end(self, window: ShardedWindow) -> None:
-        if self.epoch is not None and window.all_ended():
-            self.epoch.ended = True
-            self.epoch.signal.set()
 
     def _fail(self, error: Any) -> None:
         if self.epoch is not None:
