@@ -1,0 +1,89 @@
+"""A worker is gone: what becomes of its tasks or shards. The conductor's thread."""
+
+from __future__ import annotations
+
+from ..failures import WorkerLostError
+from ..telemetry.ledger import Ledger
+from .arrivals import Arrivals
+from .epoch import Epoch
+from .nursery import signal_name
+from .roster import WorkerHandle
+from .sharding import ShardedWindow
+from .window import Window
+
+
+class Losses:
+    def __init__(self, arrivals: Arrivals, ledger: Ledger, max_retries: int) -> None:
+        self._arrivals = arrivals
+        self._ledger = ledger
+        self._max_retries = max_retries
+        self._deaths_at_birth = 0
+        """Workers that died before they were up, since one was."""
+
+    def forgive(self) -> None:
+        """A worker is up, or an epoch begins: deaths at birth are counted from here on."""
+        self._deaths_at_birth = 0
+
+    def mourn(self, epoch: Epoch | None, worker: WorkerHandle, exitcode: int, batch: int, at: int, blame: bool) -> bool:
+        """Give a dead worker's tasks or shards to others; False if the pool cannot go on.
+
+        It was at `batch`, its task number `at`; -1 if it was at none, or is not to blame.
+        """
+        ledger, signal = self._ledger, signal_name(exitcode)
+        if epoch is None:
+            ledger.recoveries += 1
+            ledger.worker("died", worker.id, worker.pid, exitcode, signal)
+            return True
+        cause = f"signal {signal}" if signal else f"exit code {exitcode}"
+        message = f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly: worker {worker.id}, {cause}"
+        window = epoch.window
+        if isinstance(window, ShardedWindow):
+            ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, window.restartable)
+            self._lose_shards(epoch, window, worker, message, blame)
+        else:
+            ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, bool(window.out(worker.key)))
+            self._lose_tasks(epoch, window, worker, message, at)
+        if worker.up or not blame:
+            return True
+        self._deaths_at_birth += 1
+        if self._deaths_at_birth <= self._max_retries:
+            return True
+        epoch.fail(WorkerLostError(f"{message}, before its first batch"))
+        return False
+
+    def recovered(self, message: str) -> None:
+        """Count it, and have it told once."""
+        self._ledger.recoveries += 1
+        if not self._ledger.warned:
+            self._ledger.warned = True
+            # Told by the iterating thread: where warnings are errors, this thread must not end of one.
+            self._ledger.warning = f"{message}. Its tasks go to another worker; the batches stay the same."
+
+    def _lose_tasks(self, epoch: Epoch, window: Window, worker: WorkerHandle, message: str, at: int) -> None:
+        """Give a dead worker's tasks to others; one that has ended too many workers is given up."""
+        task = next((task for task in window.out(worker.key) if task.number == at >= 0), None)
+        if task is not None:
+            message += f", at batch {task.batch}"
+            task.crashes += 1
+            if task.crashes > self._max_retries:
+                text = f"{message}, sample indices {task.indices!r}"
+                if self._max_retries:
+                    text += f"; the batch has ended {task.crashes} workers"
+                self._arrivals.deliver(epoch, window.finish(worker.key, task.batch, WorkerLostError(text), 0) or [])
+        window.take_back(worker.key)
+        self.recovered(message)
+
+    def _lose_shards(
+        self, epoch: Epoch, window: ShardedWindow, worker: WorkerHandle, message: str, blame: bool
+    ) -> None:
+        """What a worker knew of its place in an iterable-style dataset died with it, unless that was saved."""
+        for shard in window.of(worker.id):
+            shard.crashes += blame
+            if window.restartable and shard.crashes <= self._max_retries:
+                window.restart(shard)
+                continue
+            lost = WorkerLostError(f"{message}, at batch {shard.given} of its shard")
+            self._arrivals.deliver(epoch, window.lose(shard, lost))
+        self._arrivals.deliver(epoch, [])
+        if window.restartable:
+            self.recovered(message)
