@@ -456,7 +456,7 @@ def test_pause_refuses_other_types(loaders: Loaders, seconds: Any) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pause_ends_by_itself(loaders: Loaders, workers: int) -> None:
-    loader = loaders(Samples("int", 20), num_workers=workers)
+    loader = loaders(Samples("int", 20), num_workers=workers, prefetch_factor=1 if workers else None)
     assert loader.pause(resume_after=0.3).state == "applied"  # remembered for the epoch
     assert InThread(lambda: len(list(loader))).result() == 20
     iterator = iter(loader)
