@@ -5,21 +5,32 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from backend import dashboard, token_command
 from backend.settings import VERSION
 
-COMMANDS = (dashboard, token_command)
-"""Modules with `add_parser(subparsers)`, each of which sets `run` to a function of the parsed arguments."""
+COMMANDS = {
+    "dashboard": "backend.dashboard",
+    "tokens": "backend.token_command",
+    "top": "backend.terminal.top",
+    "status": "backend.terminal.status",
+    "resize": "backend.terminal.orders",
+    "pause": "backend.terminal.orders",
+    "resume": "backend.terminal.orders",
+}
+"""Command → module with `add_parser(subparsers)`, which sets `run` to a function of the parsed arguments."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="penstock", description="A data loader that can be watched and tuned.")
     parser.add_argument("--version", action="version", version=f"penstock {VERSION}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_parser(subparsers)
-    chosen = parser.parse_args(arguments)
+    # Only the module that is needed: the dashboard's takes a second to load, and scripts call `status` in loops.
+    known = COMMANDS.get(given[0]) if given else None
+    for module in dict.fromkeys([known] if known else COMMANDS.values()):
+        import_module(module).add_parser(subparsers)
+    chosen = parser.parse_args(given)
     try:
         return int(chosen.run(chosen))
     except KeyboardInterrupt:

@@ -1,0 +1,1 @@
+"""Penstock in the terminal: `penstock top`, and `status`, `resize`, `pause`, `resume` for scripts."""
