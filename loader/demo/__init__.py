@@ -1,1 +1,1 @@
-"""A small training run that shows the loader at work: `python -m loader.demo`."""
+"""A training that shows the dashboard at work: `penstock demo`, `python -m loader.demo`, `make demo`."""
