@@ -11,6 +11,7 @@ from backend.settings import VERSION
 
 COMMANDS = {
     "dashboard": "backend.dashboard",
+    "demo": "loader.demo.command",
     "tokens": "backend.token_command",
     "top": "backend.terminal.top",
     "status": "backend.terminal.status",
