@@ -1,9 +1,9 @@
 /** The same cases as `tests/backend/terminal/test_diagnosis.py`: the dashboard and the terminal say the same. */
-import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { diagnose, type Evidence } from "../src/live/diagnosis";
 import { decodeTimes } from "../src/live/protocol";
 import { config, rates, snapshot, stall, worker } from "./builders";
+import table from "./diagnosis.json";
 
 interface Case {
   title: string;
@@ -12,7 +12,7 @@ interface Case {
   said: ReturnType<typeof diagnose>;
 }
 
-const CASES = JSON.parse(readFileSync(new URL("./diagnosis.json", import.meta.url), "utf8")) as Case[];
+const CASES = table as unknown as Case[];
 const COMPUTING = { compute: 1, starvation: 0, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0 };
 
 function evidence(some: Case["evidence"]): Evidence {
