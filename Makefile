@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ADOPTED := $(VENV)/.adopted
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' -not -path '*/__pycache__/*' 2>/dev/null)
 PYTEST ?= -n 2 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -23,7 +24,7 @@ check: $(READY)
 vitest: $(READY)
 	@$(BIN)/python frontend/scripts/npm.py run --silent test
 
-pytest: $(READY) browser
+pytest: $(READY) $(ADOPTED) browser
 	@$(BIN)/python -m pytest $(PYTEST)
 
 bench: $(READY)
@@ -49,6 +50,12 @@ $(READY): pyproject.toml constraints.txt $(FRONTEND)
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]' 2>&1 | grep -v '^WARNING: Location' || [ $${PIPESTATUS:-0} = 0 ]
 	@$(BIN)/python -c 'import loader, backend'
 	@touch $@
+
+# Lightning, Accelerate and Jupyter, for the tests of the README's examples only: the demo need not wait for them.
+$(ADOPTED): $(READY)
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[adopt]' 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(None in map(u.find_spec, ["lightning", "accelerate", "nbclient", "ipykernel"]))' \
+		&& touch $@ || echo "not all of them could be installed: tests that need them are skipped"
 
 clean:
 	@rm -rf $(VENV) build dist backend/static frontend/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,13 +11,15 @@ from typing import Any, TypeVar
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset
 
-from . import checkpoint, sampling
+from . import checkpoint, notebook, sampling
+from .arguments import Assumed, given, whole
 from .budget import memory_limits
 from .control import Gate, Outcome, Ticket, check_resume_after, check_workers
 from .digest import Digest
 from .iteration.base import EpochIterator
 from .iteration.inline import InlineIterator
 from .iteration.pooled import PooledIterator
+from .pool.pool import wait_for_pools
 from .protocol import CommandEvent, LoaderState, Snapshot
 from .telemetry import snapshots
 from .telemetry.address import resolve
@@ -30,6 +32,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 PATIENCE = 5.0
 """Seconds that a call of resize, pause or resume waits for its outcome at the most."""
+TORCHS_PREFETCH = Assumed(2)
+"""What torch says of a loader with workers where nothing was given."""
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -96,11 +100,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             in_order=in_order,
         )
         self.name = name
-        self.given_prefetch_factor = prefetch_factor
-        self.memory_budget = _whole("memory_budget", memory_budget, None, 1)
-        self.max_workers: int = _whole("max_workers", max_workers, max(128, 4 * (os.cpu_count() or 1)), 1) or 1
-        self.max_retries: int = _whole("max_retries", max_retries, 2, 0) or 0
-        self.record_samples: int = _whole("record_samples", record_samples, 0, 0) or 0
+        self.given_prefetch_factor = given(prefetch_factor)
+        if self.given_prefetch_factor is None and num_workers > 0:
+            self.prefetch_factor = TORCHS_PREFETCH
+        self.memory_budget = whole("memory_budget", memory_budget, None, 1)
+        self.max_workers: int = whole("max_workers", max_workers, max(128, 4 * (os.cpu_count() or 1)), 1) or 1
+        self.max_retries: int = whole("max_retries", max_retries, 2, 0) or 0
+        self.record_samples: int = whole("record_samples", record_samples, 0, 0) or 0
         self.is_iterable = isinstance(dataset, IterableDataset)
         self.ledger = Ledger()
         self.gate = Gate()
@@ -109,8 +115,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._usage = Usage()
         self._publisher: Any = None
         self.allow_control = allow_control
-        self._monitor = monitor
-        self._publish_interval = check_interval(publish_interval)
+        self.monitor = monitor
+        self.publish_interval = check_interval(publish_interval)
         resolve(monitor)  # says now what is wrong with it
         self._stale = False
         self._pending: int | None = None
@@ -148,7 +154,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if self.num_workers == 0:
             return InlineIterator(self, state)
         if self.prefetch_factor is None:
-            self.prefetch_factor = 2  # as torch would have it, had the loader begun with workers
+            self.prefetch_factor = TORCHS_PREFETCH  # as torch would have it, had the loader begun with workers
         self.check_worker_number_rationality()
         return PooledIterator(self, state)
 
@@ -262,6 +268,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         for iterator in iterators:
             if isinstance(iterator, PooledIterator):
                 iterator.close()
+        wait_for_pools(self.ledger)
         self.gate.close()
         if self._publisher:
             self._publisher.wake()  # it sees that the loader is closed and says goodbye
@@ -316,7 +323,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if self._publisher is None and torch.utils.data.get_worker_info() is None:
             from .telemetry.publisher import publish  # brings websockets, which others need not load
 
-            self._publisher = publish(PublishedLoader(self), self._monitor, self._publish_interval) or False
+            self._publisher = publish(PublishedLoader(self), self.monitor, self.publish_interval) or False
 
     # -- telemetry ------------------------------------------------------------------------------------------
 
@@ -340,6 +347,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             target=self.num_workers,
             budget=memory_limits(self.memory_budget)[0],
         )
+
+    def _repr_html_(self) -> str:
+        return notebook.html(self.name, self.stats(), self._publisher, self.monitor)
 
     def _state(self, iterator: EpochIterator | None) -> LoaderState:
         if self.is_closed:
@@ -407,13 +417,3 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.__dict__["sampler"] = own
         if self.batch_size is not None:
             self.__dict__["batch_sampler"] = sampling.BatchSampler(own, self.batch_size, self.drop_last)
-
-
-def _whole(argument: str, value: int | None, default: int | None, least: int) -> int | None:
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{argument} must be an int, but got {argument}={value!r}")
-    if value < least:
-        raise ValueError(f"{argument} must be at least {least}, but got {argument}={value!r}")
-    return value

@@ -24,7 +24,18 @@ from loader.seeding import random_streams, restore_random_streams
 
 T = TypeVar("T")
 
-_ARGUMENTS = ("batch_size", "drop_last", "num_replicas", "rank", "seed", "shuffle", "replacement", "constant_memory")
+_ARGUMENTS = (
+    "batch_size",
+    "drop_last",
+    "num_replicas",
+    "rank",
+    "seed",
+    "shuffle",
+    "replacement",
+    "constant_memory",
+    "num_processes",
+    "split_batches",
+)
 """Names under which samplers keep what shapes their order."""
 
 
@@ -151,7 +162,8 @@ def _nested(sampler: object) -> list[object]:
     found: list[object] = []
     while sampler is not None and not any(sampler is each for each in found):
         found.append(sampler)
-        sampler = getattr(sampler, "sampler", None)
+        # Accelerate's shards of a batch sampler call it by the latter name.
+        sampler = getattr(sampler, "sampler", getattr(sampler, "batch_sampler", None))
     return found
 
 
