@@ -1,0 +1,89 @@
+"""`penstock status`: the same facts once, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from backend.cli import main
+from loader import discovery
+from loader.protocol import LoaderRow, Rates
+from tests.backend.harness import SECRETS, TOKENS, Running, until
+from tests.backend.terminal.conftest import Call
+from tests.browser.publisher import Fleet
+from tests.browser.simulated import Scenario
+
+
+def test_a_line_for_every_loader(fleet: Fleet, call: Call) -> None:
+    fleet.add(Scenario(run="table", workers=3, fetch=200), 3.0)
+    ended = fleet.add(Scenario(run="table", name="val", workers=1))
+    until(lambda: "table/val" in call("status")[1], "the second loader")
+    fleet.call(ended.leave)
+    until(lambda: re.search(r"table/val +finished .* – ", call("status")[1]), "its goodbye")
+    line = r"table/train +running +epoch 0, \S+ of 2,502 +3 +\d\S* +\d+ % +workers "
+    until(lambda: re.search(line, call("status")[1]), "a line with everything")
+
+
+def test_json_names_every_fact(server: Running, fleet: Fleet, call: Call) -> None:
+    fleet.add(Scenario(run="facts", workers=2), 3.0)
+    fleet.add(Scenario(run="facts", name="val", workers=1), 3.0)
+    until(lambda: len(server.get("/api/loaders", run="facts")) == 2, "both loaders")
+    status, out, _ = call("status", "facts", "--json")
+    loaders = json.loads(out)["loaders"]
+    assert status == 0
+    assert [loader["id"] for loader in loaders] == ["facts:0:train", "facts:0:val"]
+    assert set(LoaderRow.__struct_fields__) | {"waiting", "limit", "verdict", "silence"} == set(loaders[0])
+    assert set(loaders[0]["rates"]) == set(Rates.__struct_fields__)
+    status, out, _ = call("status", "facts/train", "--json")
+    (loader,) = json.loads(out)["loaders"]
+    assert loader["snapshot"]["workers"][1]["id"] == 1
+    assert loader["config"]["max_workers"] == 32
+    assert loader["sentence"].startswith("In the last minute training waited")
+
+
+def test_one_loader_is_told_at_length(server: Running, fleet: Fleet, call: Call) -> None:
+    fleet.add(Scenario(run="length", workers=2, fetch=200), 3.0)
+    until(lambda: server.get("/api/loaders", run="length"), "the loader")
+    status, out, _ = call("status", "length")
+    assert status == 0
+    assert re.search(r"In the last minute training waited \d+ % of the time\. Both workers are busy", out)
+    assert re.search(r"# compute \d+ % +! starvation \d+ %", out)
+    assert "▶Workers" in out
+    assert len(re.findall(r"(?m)^[01] +\d+ +\w+ ", out)) == 2
+    assert "\x1b" not in out
+
+
+def test_exit_statuses(call: Call) -> None:
+    assert call("status", "nowhere")[0] == 1
+    status, _, err = call("status", token="publisher")
+    assert status == 1
+    assert "scope “view”" in err
+    assert call("status", "a:b")[0] == 2
+
+
+def test_the_token_can_be_in_a_file(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
+    plain, saved = tmp_path / "token", tmp_path / "tokens.json"
+    plain.write_text(SECRETS["viewer"] + "\n")
+    saved.write_bytes(msgspec.json.encode(TOKENS))
+    for path, status in ((plain, 0), (saved, 0), (tmp_path / "absent", 2)):
+        assert main(["status", "--url", server.url, "--token-file", str(path)]) == status
+    plain.write_text("wrong")
+    assert main(["status", "--url", server.url, "--token-file", str(plain)]) == 1
+
+
+def test_the_dashboard_of_this_machine_is_found(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PENSTOCK_URL", "PENSTOCK_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert main(["status"]) == 3
+    assert "Start one with `penstock dashboard`" in capsys.readouterr().err
+    discovery.write(discovery.Discovery(server.url, SECRETS["local"], os.getpid(), 0.0))
+    assert main(["status"]) == 0
