@@ -96,7 +96,8 @@ def _config(loader: DataLoader[Any]) -> Config:
         pin_memory=loader.pin_memory,
         persistent_workers=loader.persistent_workers,
         in_order=loader.in_order,
-        prefetch_factor=loader.prefetch_factor,
+        # msgspec encodes no subclass of int, and one that nobody gave is such (`Assumed`).
+        prefetch_factor=None if loader.prefetch_factor is None else int(loader.prefetch_factor),
         timeout=float(loader.timeout),
         memory_budget=memory_limits(loader.memory_budget)[0],
         control=loader.allow_control,
