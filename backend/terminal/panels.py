@@ -131,6 +131,7 @@ def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line
     }
     wide = columns >= WIDE
     each = columns // len(cells)
+    gap = 2 if each >= 10 else 1
     rows: list[list[Span]] = [[], [], []]
     for stage, (value, note) in cells.items():
         name = STAGES[stage][0 if wide else 1]
@@ -138,9 +139,9 @@ def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line
         style = "plain" if not limits else "bold good" if stage == "training" else "bold bad"
         texts = (f"▶{name}" if limits else name, value, note)
         for place, text in enumerate(texts):
-            arrow = "→ " if place == 0 and stage != "training" else "  "
+            arrow = "→ " if gap == 2 and place == 0 and stage != "training" else " " * gap
             dim = style if limits else ("dim" if place != 1 else "plain")
-            shown = left(text, each - 2)
+            shown = left(text, each - gap)
             rows[place] += [Span(shown, dim), Span(arrow, "dim")]
     if wide:
         return list(rows)

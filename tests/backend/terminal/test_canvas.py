@@ -11,7 +11,7 @@ texts = st.text(max_size=60)
 spans = st.lists(st.builds(Span, texts, st.sampled_from(["plain", "bold", "bad"])), max_size=5)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(spans, st.integers(1, 60))
 def test_lines_fit_and_are_clean(parts: list[Span], columns: int) -> None:
     text = plain(fitted(parts, columns))
@@ -19,8 +19,7 @@ def test_lines_fit_and_are_clean(parts: list[Span], columns: int) -> None:
     assert text.isprintable()
 
 
-@settings(max_examples=50)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(spans, st.integers(10, 60), st.integers(1, 5))
 def test_wrapped_words_fit(parts: list[Span], columns: int, most: int) -> None:
     lines = wrapped(parts, columns, most)

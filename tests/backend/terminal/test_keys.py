@@ -20,7 +20,7 @@ TYPED = {
 }
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(sorted(TYPED))), st.lists(st.integers(0, 40)))
 def test_reads_may_be_cut_anywhere(typed: list[bytes], cuts: list[int]) -> None:
     data = b"".join(typed)
