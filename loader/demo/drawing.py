@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 SHAPES = ("circle", "square", "triangle", "cross")
-WIDTH, HEIGHT = 320, 240
+WIDTH, HEIGHT = 160, 120
 FILES = 128
 
 
@@ -26,7 +26,7 @@ def draw(number: int) -> bytes:
     chance = random.Random(number)
     noise = np.random.default_rng(number).integers(0, 160, (HEIGHT, WIDTH, 3), dtype=np.uint8)
     image = Image.fromarray(noise)
-    radius = chance.randint(30, 80)
+    radius = chance.randint(15, 40)
     x, y = chance.randint(radius, WIDTH - radius), chance.randint(radius, HEIGHT - radius)
     colour = (chance.randint(120, 255), chance.randint(120, 255), chance.randint(120, 255))
     _DRAWERS[number % len(SHAPES)](ImageDraw.Draw(image), x, y, radius, colour)

@@ -42,16 +42,17 @@ STARVED = "starved"
 SCENARIOS = {
     STARVED: Scenario(
         "too few workers, so training mostly waits for data: press + on its page (6 are enough)",
-        wait=0.011,
+        wait=0.02,
         slow_share=0.005,
         slow_wait=0.3,
+        step=0.08,
     ),
     "balanced": Scenario("the workers keep up: training is the limit, and more workers change nothing", wait=0.002),
     "skewed": Scenario(
         "a few samples take seconds: batches that are finished wait for an earlier one (reorder stalls)",
         workers=4,
         wait=0.002,
-        slow_share=0.001,
+        slow_share=0.003,
         slow_wait=1.5,
         memory_budget=16 << 20,
     ),
