@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from loader import DataLoader
 from loader.accelerate import prepare
+
+
+class Numbers(IterableDataset[int]):
+    """Cannot save its position."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(16))
 
 
 def make_loader(workers: int) -> DataLoader[Any]:
@@ -57,6 +65,9 @@ def main(folder: Path) -> None:
     again = prepare(accelerator, make_loader(1))
     accelerator.load_state(str(folder / "state"))
     facts |= {"rest": batches(again), "second again": batches(again)}
+    unsaveable = prepare(accelerator, DataLoader(Numbers(), batch_size=4, num_workers=1))
+    facts["iterable"] = [number for batch in unsaveable for number in batch.tolist()]
+    accelerator.save_state(str(folder / "without"))
     (folder / f"{accelerator.process_index}.json").write_text(json.dumps(facts))
     accelerator.end_training()
 

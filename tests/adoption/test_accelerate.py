@@ -20,6 +20,7 @@ def test_two_processes_share_an_epoch_and_go_on_from_one_state(tmp_path: Path) -
         check(facts)
     # Accelerate fills the last round up with samples from the start.
     assert {sample for facts in ranks for batch in facts["seen"] for sample in batch} == set(range(44))
+    assert sorted(number for facts in ranks for number in facts["iterable"]) == list(range(16))
 
 
 def check(facts: Any) -> None:

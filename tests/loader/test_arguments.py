@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
@@ -231,3 +232,15 @@ def test_an_iterator_cannot_be_pickled() -> None:
 
 def test_len_of_an_iterator() -> None:
     assert len(iter(DataLoader(Samples(), batch_size=3))) == 4
+
+
+def test_a_loader_can_be_made_again_from_its_attributes() -> None:
+    """As Lightning does: each argument is read from the attribute of the same name."""
+    given = {"num_workers": 2, "name": "train", "monitor": False, "publish_interval": 0.5, "max_retries": 7}
+    first = DataLoader(Samples(), **given)
+    names = set(inspect.signature(DataLoader.__init__).parameters) - {"self", "shuffle", "sampler", "batch_sampler"}
+    again = DataLoader(**{name: getattr(first, name) for name in names})
+    assert {name: getattr(again, name) for name in given} == given
+    assert first.prefetch_factor == again.prefetch_factor == 2, "as torch says"
+    assert again.given_prefetch_factor is None, "nobody gave it"
+    assert DataLoader(Samples(), num_workers=2, prefetch_factor=2).given_prefetch_factor == 2
