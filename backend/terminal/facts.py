@@ -54,6 +54,10 @@ def state_of(presence: Presence, state: str) -> str:
     return presence if presence in ("stale", "lost") else state
 
 
+LIVE = ("running", "paused", "idle")
+"""States of a loader that is there."""
+
+
 def waiting_of(row: LoaderRow) -> float | None:
     """Share of the time a loader kept its training waiting, over the last 10 s; None if it does not run."""
     shares = of_rates(row.rates) if state_of(row.presence, row.state) == "running" else None
@@ -80,7 +84,7 @@ def ordered(rows: Iterable[LoaderRow]) -> list[LoaderRow]:
     newest: dict[str, tuple[bool, float]] = {}
     rows = list(rows)
     for row in rows:
-        lives = state_of(row.presence, row.state) in ("running", "paused", "idle")
+        lives = state_of(row.presence, row.state) in LIVE
         live, started = newest.get(row.identity.run, (False, 0.0))
         newest[row.identity.run] = (live or lives, max(started, row.started))
 

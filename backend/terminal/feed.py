@@ -74,7 +74,7 @@ class Feed:
             if self._stopping.is_set():
                 return
             self._changed("waiting", reason)
-            most = min(10.0, 0.25 * 2.0 ** min(attempt, 10))
+            most = min(4.0, 0.25 * 2.0 ** min(attempt, 10))
             self._hurry.wait(most / 2 + random.random() * most / 2)
 
     def _serve(self) -> tuple[str, bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backend.terminal.canvas import Line, Span, cut, left, right
 from backend.terminal.diagnosis import HARMLESS, SEVERE, Stage
-from backend.terminal.facts import judge_row, state_of, waiting_of
+from backend.terminal.facts import LIVE, judge_row, state_of, waiting_of
 from backend.terminal.targets import name_of
 from backend.terminal.words import NOTHING, age, count, figure, percent
 from loader.protocol import LoaderRow
@@ -38,16 +38,17 @@ class Column:
 
 
 def limit_of(row: LoaderRow) -> str:
-    limit = judge_row(row).limit
+    limit = judge_row(row).limit if _state(row) == "running" else None
     return NOTHING if limit is None else LIMITS[limit]
 
 
 def _workers(row: LoaderRow, _: float) -> str:
-    return str(row.workers) if row.target == row.workers else f"{row.workers} → {row.target}"
+    moving = row.target != row.workers and _state(row) in LIVE
+    return f"{row.workers} → {row.target}" if moving else str(row.workers)
 
 
 def _rate(row: LoaderRow, _: float) -> str:
-    return figure(row.rates.batches) if state_of(row.presence, row.state) in ("running", "paused", "idle") else NOTHING
+    return figure(row.rates.batches) if _state(row) in LIVE else NOTHING
 
 
 def _waiting(row: LoaderRow, _: float) -> str:

@@ -11,7 +11,7 @@ from backend.terminal.canvas import EMPTY, Line, Span, line, spread, wrapped
 from backend.terminal.clock import Offset
 from backend.terminal.controls import Controls
 from backend.terminal.diagnosis import Diagnosis
-from backend.terminal.facts import LoaderFacts, state_of
+from backend.terminal.facts import LIVE, LoaderFacts, state_of
 from backend.terminal.feed import Status
 from backend.terminal.outcomes import phase, progress, resumes_at
 from backend.terminal.words import age, figure, percent, plural
@@ -48,7 +48,7 @@ class Surroundings:
 
 
 def overview_screen(around: Surroundings, rows: Sequence[LoaderRow], chosen: str, notice: str) -> list[Line]:
-    live = [row for row in rows if state_of(row.presence, row.state) in ("running", "paused", "idle")]
+    live = [row for row in rows if state_of(row.presence, row.state) in LIVE]
     runs = len({row.identity.run for row in rows})
     rate = f"{figure(sum(row.rates.batches for row in live))} batches/s"
     told = f"  {plural(len(rows), 'loader')} in {plural(runs, 'run')} · {len(live)} live · {rate}"
@@ -126,7 +126,11 @@ def _lower(facts: LoaderFacts, rows: int, first_worker: int, spaced: bool) -> li
 def control_lines(around: Surroundings, facts: LoaderFacts, controls: Controls) -> list[Line]:
     """The dial; what was asked, what is under way, and what came of it."""
     off = controls.off(around.session, around.connected)
-    now = Span(f"Workers {controls.target}", "bold")
+    snapshot = facts.snapshot
+    there = "Workers"
+    if snapshot is not None and snapshot.pending is not None:  # an iterable dataset is sharded for the whole epoch
+        there = f"Workers {snapshot.target}, from the next epoch on"
+    now = Span(f"{there} {controls.target}", "bold")
     if controls.changed and (controls.mine or controls.sending):
         dial = line(now, Span(f" → {controls.shown}", "bold accent"), Span("   applying …", "dim"))
     elif controls.changed:
@@ -136,10 +140,6 @@ def control_lines(around: Surroundings, facts: LoaderFacts, controls: Controls) 
         dial = line(now, Span("" if off else f"   + or - chooses another number, {again}", "dim"))
     said = _outcome(around, facts, controls)
     lines: list[Line] = [dial, *(wrapped(said, around.columns, 2) if said else [])]
-    snapshot = facts.snapshot
-    if snapshot is not None and snapshot.pending is not None:
-        why = "from the next epoch on: an iterable dataset is sharded for the whole epoch."
-        lines.append(line(Span(f"{snapshot.pending} workers ", "bold"), why))
     if off:
         lines += wrapped([Span(off, "warn")], around.columns, 2)
     return lines
