@@ -54,12 +54,14 @@ class ProgressLine:
     def __init__(self) -> None:
         self._rewrites = sys.stdout.isatty()
         self._apart = ON_TERMINAL if self._rewrites else ELSEWHERE
-        self._next = time.monotonic() + self._apart
+        self._next = float("inf")
         self._open = False
 
     def show(self, text: Callable[[], str]) -> None:
         """Called after every step."""
         now = time.monotonic()
+        if self._next == float("inf"):
+            self._next = now + self._apart  # of the first step there is nothing to say yet
         if now < self._next:
             return
         self._next = now + self._apart
