@@ -101,7 +101,9 @@ def guarded(name: str, work: Callable[[argparse.Namespace], int]) -> Callable[[a
 
     def run(arguments: argparse.Namespace) -> int:
         try:
-            return work(arguments)
+            status = work(arguments)
+            sys.stdout.flush()
+            return status
         except Failure as failure:
             print(f"penstock {name}: {failure}", file=sys.stderr)
             return failure.status
