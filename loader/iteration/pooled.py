@@ -76,7 +76,8 @@ class PooledIterator(EpochIterator):
         pool = getattr(self, "pool", None)
         if pool is not None:
             self.close_epoch("abandoned")
-            pool.close(self._grace)
+            if not pool.is_closing():
+                pool.close(self._grace)
 
     def _make_pool(self, loader: DataLoader[Any]) -> Pool:
         dataset, shared_seed = apply_seed(loader)
@@ -234,7 +235,8 @@ class PooledIterator(EpochIterator):
             if self._persistent:
                 self.pool.abandon(epoch)
             else:
-                self.close()
+                epoch.abandoned = True
+                self.pool.close(wait=False)
         if self._sampler_error is not None:
             raise_error(self._take_sampler_error())
         raise StopIteration

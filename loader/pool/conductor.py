@@ -10,7 +10,8 @@ How everything ends, whatever ends it:
 2. `_shut_down` closes the workers' channels. An idle worker sees the end of its channel and leaves; a busy one leaves
    after its batch. The zygote is told to wait for them for the grace that was asked for and then to kill them. It
    reaps all of them before it exits, and `Nursery.end` waits for that, kills the zygote if it must, and closes the
-   last descriptors.
+   last descriptors. After an epoch that was read to its end training goes on meanwhile (`dismissed`): the system takes
+   its time to take large processes apart. `loader.close()` and the end of the interpreter wait.
 3. If the training process dies instead, the zygote's channel reaches its end (see `zygote`).
 4. A forked copy of the training process has no conductor thread; `Pool` knows its owner's pid and does nothing there.
 """
@@ -90,6 +91,8 @@ class Conductor(threading.Thread):
         self._paused_before = 0.0
         self._paused_since: float | None = None
         self._ended = False
+        self.dismissed = threading.Event()
+        """The pool is at its end, but for processes that are on their way out."""
 
     # -- called by other threads ----------------------------------------------------------------------------
 
@@ -366,10 +369,14 @@ class Conductor(threading.Thread):
 
     def _shut_down(self) -> None:
         self._ended = True
-        self._refuse_requests()
-        if self._resizing is not None:
-            _settle_late(self._resizing)
-        self._abandon()
+        try:
+            self._refuse_requests()
+            if self._resizing is not None:
+                _settle_late(self._resizing)
+            self._abandon()
+            self._crew.dismiss(self.grace)
+        finally:
+            self.dismissed.set()
         self._crew.end(self.grace)
         self._at_end()
 

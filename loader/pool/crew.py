@@ -149,14 +149,18 @@ class Crew:
         self.roster.remove(worker)
         self.board.row(worker.id)[Word.STATE] = 0
 
-    def end(self, grace: float) -> None:
-        """See point 2 of the conductor's argument."""
+    def dismiss(self, grace: float) -> None:
+        """Have all processes end. See point 2 of the conductor's argument."""
         for worker in self.roster:
             self.board.row(worker.id)[Word.CONTROL] = LEAVE
             self.close(worker)
             self.roster.remove(worker)
         if self.nursery is not None:
             self.nursery.stop(grace)
+
+    def end(self, grace: float) -> None:
+        """Wait until they are gone."""
+        if self.nursery is not None:
             self.nursery.end(grace + 1.0)
             self.nursery = None
         self.doorbell.close()

@@ -200,8 +200,11 @@ class Pool:
     def resume(self, ticket: Ticket | None) -> None:
         self._conductor.request("resume", ticket)
 
-    def close(self, grace: float = 5.0) -> None:
-        """End every process and thread of the pool. Workers may take `grace` seconds to finish their batch."""
+    def close(self, grace: float = 5.0, *, wait: bool = True) -> None:
+        """End every process and thread of the pool. Workers may take `grace` seconds to finish their batch.
+
+        Without `wait` they may still be on their way out when this returns.
+        """
         if os.getpid() != self._owner:
             return
         conductor = self._conductor
@@ -210,8 +213,14 @@ class Pool:
         conductor.doorbell.ring()
         if conductor is threading.current_thread():
             return
-        conductor.join()
-        _open.discard(self)
+        if wait:
+            conductor.join()
+            _open.discard(self)
+        else:
+            conductor.dismissed.wait()
+
+    def is_closing(self) -> bool:
+        return self._conductor.closing
 
     def _release(self) -> None:
         """The last thing that the conductor does."""
@@ -269,6 +278,13 @@ class Pool:
             raise RuntimeError(f"the loader's zygote died {lost - self._lost_before} times without a batch in between")
         self._revivals = lost
         self._conductor.request("nursery", self._start_zygote())
+
+
+def wait_for_pools(ledger: Ledger) -> None:
+    """Wait for those of a loader's pools that are on their way out."""
+    for pool in list(_open):
+        if pool.settings.ledger is ledger and pool.is_closing():
+            pool.close()
 
 
 @atexit.register

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.loader.support import Script, Scripts, maps_shared_memory, wait_until
+from loader import DataLoader
+from tests.loader.support import Full, Script, Scripts, descendants, maps_shared_memory, wait_until
 
 TRAINING = """
 import gc, os, signal, sys, threading, time
@@ -333,3 +335,13 @@ def assert_gone(running: Script) -> None:
     assert not running.survivors()
     ours = [name for name in map(str, Path("/dev/shm").iterdir()) if f"_{running.pid}_" in name or "penstock" in name]
     assert not ours
+
+
+def test_close_after_an_epoch_waits_until_nothing_is_left() -> None:
+    """The end of an epoch leaves large processes to their end; `close` does not."""
+    before, threads = descendants(os.getpid()), threading.active_count()
+    loader = DataLoader(Full(20, 1000), batch_size=2, num_workers=3)
+    assert len(list(loader)) == 10
+    loader.close()
+    assert descendants(os.getpid()) - before == set()
+    assert threading.active_count() <= threads
