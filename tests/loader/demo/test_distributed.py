@@ -9,9 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.backend.harness import ROOT, dashboard, die_with_parent, environment, until
+import pytest
+
+from tests.backend.harness import ROOT, dashboard, die_with_parent, environment
 from tests.loader.demo.conftest import Watched
-from tests.loader.support import descendants
+from tests.loader.support import descendants, wait_until
+
+IMPORTS = 80.0
+"""Seconds of patience: three processes import torch, two of them its compiler for DDP as well."""
+
+pytestmark = pytest.mark.timeout(240)
 
 
 @contextmanager
@@ -30,7 +37,7 @@ def torchrun(home: Path, *arguments: str, **more: str) -> Iterator[subprocess.Po
         started = descendants(process.pid)
         process.send_signal(signal.SIGTERM)
         process.wait()
-        until(lambda: not started & descendants(1), "the end of the ranks and their workers")
+        wait_until(lambda: not started & descendants(1), "the end of the ranks and their workers")
 
 
 def test_both_ranks_wait_for_the_dashboard_and_a_resize_reaches_both(tmp_path: Path) -> None:
@@ -42,9 +49,9 @@ def test_both_ranks_wait_for_the_dashboard_and_a_resize_reaches_both(tmp_path: P
         dashboard(tmp_path, "--data", ":memory:", "--port", str(port)) as running,
         running.http() as client,
     ):
-        rows = until(lambda: client.get("/api/loaders").json(), "a rank")
+        rows = wait_until(lambda: client.get("/api/loaders").json(), "a rank", IMPORTS)
         run = Watched(client, rows[0]["identity"]["run"])
-        until(lambda: [row["batch"] > 12 for row in run.rows()] == [True, True], "both ranks in one run")
+        wait_until(lambda: [row["batch"] > 12 for row in run.rows()] == [True, True], "both in one run", IMPORTS)
         waits = {row["identity"]["rank"]: 1 - row["rates"][3] for row in run.rows()}
         assert waits[1] > waits[0], "the straggler is the one that waits for data"
         commands = run.resize(3)
