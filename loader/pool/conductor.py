@@ -258,6 +258,9 @@ class Conductor(threading.Thread):
         active = self.roster.active()
         for worker in active[self.target :]:
             self._crew.retire(worker)
+            if isinstance(epoch.window, Window):
+                # At once, not when it goes: those who stay would begin later batches before these.
+                self._dispatcher.recall(epoch.window, worker)
         missing = self.target - len(active)
         while missing > 0 and self._worth_forking(epoch) and self._crew.grow(self._shards or self.target, epoch.number):
             missing -= 1

@@ -45,7 +45,7 @@ class Dispatcher:
         workers = [w for w in self._crew.roster if w.up and not w.leaving and not w.closed]
         self._hand_out(epoch, list(workers))
         self.look_again = False
-        if isinstance(window, Window) and self._recall(window, workers):
+        if isinstance(window, Window) and self._recall_stuck(window, workers):
             self._hand_out(epoch, workers)
 
     def _hand_out(self, epoch: Epoch, workers: list[WorkerHandle]) -> None:
@@ -76,11 +76,8 @@ class Dispatcher:
         for worker, tasks in parcels.items():
             self._crew.send(worker, ("tasks", tasks, *worker.slots.collect(), trim))
 
-    def _recall(self, window: Window, workers: list[WorkerHandle]) -> bool:
-        """Take tasks back that lie behind a slow batch while another worker has nothing to do.
-
-        A task that its worker takes up at this very moment is made twice; the window accepts it from the other.
-        """
+    def _recall_stuck(self, window: Window, workers: list[WorkerHandle]) -> bool:
+        """Take tasks back that lie behind a slow batch while another worker has nothing to do."""
         if all(worker.outstanding for worker in workers):
             return False
         recalled = False
@@ -90,13 +87,20 @@ class Dispatcher:
                 if self._crew.time_at_batch(worker) < SLOW:
                     self.look_again = True
                     continue
-                # Read before the worker can skip any: what it has taken up by now it did not skip.
-                started = self._crew.started(worker)
-                worker.recalled = worker.dispatched
-                self._crew.recall(worker)
-                batches = [task.batch for task in window.out(worker.key) if task.number >= started]
-                recalled = bool(window.take_back(worker.key, batches)) or recalled
+                recalled = self.recall(window, worker) or recalled
         return recalled
+
+    def recall(self, window: Window, worker: WorkerHandle) -> bool:
+        """Take back what a worker has not started; False if there was nothing.
+
+        A task that it takes up at this very moment is made twice; the window accepts it from the other.
+        """
+        # Read before the worker can skip any: what it has taken up by now it did not skip.
+        started = self._crew.started(worker)
+        worker.recalled = worker.dispatched
+        self._crew.recall(worker)
+        batches = [task.batch for task in window.out(worker.key) if task.number >= started]
+        return bool(window.take_back(worker.key, batches))
 
     def _introduce(self, epoch: Epoch, window: ShardedWindow, worker: WorkerHandle, task: Task) -> None:
         """Tell a worker where to begin with a shard that it has not had before."""
