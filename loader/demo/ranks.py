@@ -7,12 +7,10 @@ take ten seconds for that. Nothing has been computed by then, so no thread is lo
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
+import socket
 import time
 import traceback
-from pathlib import Path
 from typing import NoReturn
 
 import torch._dynamo  # noqa: F401  DDP does that, in every rank unless it was done before
@@ -31,32 +29,39 @@ ENDINGS = {signal.SIGINT, signal.SIGTERM}
 def train(scenario: Scenario, link: str, seconds: float | None, ending: Ending) -> int:
     files()
     plan = Plan(scenario, link, seconds, launcher=os.getpid())
-    meeting = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     ranks: list[int] = []
+    meeting = socket.create_server(("127.0.0.1", 0))
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)  # until somebody would end what has been started
     for rank in range(scenario.ranks):
         pid = os.fork()
         if not pid:
-            _be(rank, plan, meeting / "store")
+            _be(rank, plan, meeting)
         ranks.append(pid)
+    meeting.close()
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
         return _watch(ranks, ending)
     finally:
         _end(ranks)
-        shutil.rmtree(meeting, ignore_errors=True)
 
 
-def _be(rank: int, plan: Plan, store: Path) -> NoReturn:
-    """The child. It never returns to what its parent was about to do."""
+def _be(rank: int, plan: Plan, meeting: socket.socket) -> NoReturn:
+    """The child. It never returns to what its parent was about to do.
+
+    meeting: where rank 0 listens and the others find it.
+    """
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the launcher alone heeds it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
         os.environ["LOCAL_RANK"] = str(rank)
-        ranks = plan.scenario.ranks
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+        host, port = meeting.getsockname()
+        ranks, first = plan.scenario.ranks, rank == 0
+        descriptor = meeting.detach() if first else None
+        store = dist.TCPStore(host, port, ranks, first, master_listen_fd=descriptor)  # type: ignore[attr-defined]
+        meeting.close()
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
         Rank(plan).train()
         status = 0
     except BaseException:
