@@ -37,7 +37,7 @@ class Evidence:
     config: Config
     presence: Presence
     shares: Shares | None
-    """Over the last minute; None while no time has passed in an epoch."""
+    """Over the last 10 s, as the rates are; None while no time has passed in an epoch."""
     rates: Rates
     """Means over the last 10 s."""
     stalls: Sequence[Stall] = ()
@@ -112,7 +112,7 @@ def _running(evidence: Evidence) -> Diagnosis:
     if evidence.shares is None:
         return Diagnosis("plain", "Measuring.", "Not enough data yet to say what limits.")
     share = waiting(evidence.shares)
-    waited = f"In the last minute training waited {percent(share)} of the time."
+    waited = f"In the last 10 s training waited {percent(share)} of the time."
     if share < HARMLESS:
         return _compute_bound(evidence, waited)
     cause = _cause(evidence, evidence.shares)

@@ -34,6 +34,8 @@ from loader.protocol import (
 )
 
 MINUTE = 60.0
+LATELY = 10.0
+"""Seconds that the verdict looks back: soon after a resize it speaks of the pool as it is now."""
 JUST = 0.001
 """Makes a range include its last sample."""
 
@@ -186,8 +188,8 @@ class LoaderFacts:
                 self.frame.snapshot,
                 self.detail.config,
                 self.presence,
-                self.shares(),
-                self.average(10),
+                self.shares(LATELY),
+                self.average(LATELY),
                 [event for event in events if isinstance(event, Stall) and event.at > since],
                 silence,
                 failures[-1] if failures else "",

@@ -107,7 +107,7 @@ def _print_json(client: Client, rows: Sequence[LoaderRow], alone: str, now: floa
             told |= {"config": _named(detail.config), "snapshot": _named(detail.snapshot)}
         if diagnosis is not None:
             told |= {"verdict": diagnosis.verdict.removesuffix("."), "limit": diagnosis.limit}
-            # The sentence speaks of the last minute, which a row alone does not know.
+            # The sentence speaks of more than a row alone knows.
             told |= {"sentence": diagnosis.sentence, "advice": diagnosis.advice} if alone else {}
         loaders.append(told)
     print(msgspec.json.encode({"at": now, "loaders": loaders}).decode())

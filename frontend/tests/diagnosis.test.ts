@@ -33,7 +33,7 @@ describe("what limits", () => {
     const said = diagnose(evidence({ shares: shares({ starvation: 0.5 }), rates: rates({ busy: 3.9, batches: 60 }) }));
     expect(said).toMatchObject({ verdict: "Data-bound.", tone: "bad", limit: "workers" });
     expect(said.sentence).toBe(
-      "In the last minute training waited 50 % of the time. All 4 workers are busy and nothing is finished ahead: the workers are the limit.",
+      "In the last 10 s training waited 50 % of the time. All 4 workers are busy and nothing is finished ahead: the workers are the limit.",
     );
     expect(said.advice).toBe("About 9 workers would keep up, if there are cores for them.");
   });

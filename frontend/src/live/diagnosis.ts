@@ -19,7 +19,7 @@ export interface Evidence {
   snapshot: Snapshot;
   config: Config;
   presence: LoaderRow["presence"];
-  /** Over the last minute; null while no time has passed in an epoch. */
+  /** Over the last 10 s, as the rates are; null while no time has passed in an epoch. */
   shares: Shares | null;
   /** Means over the last 10 s. */
   rates: Rates;
@@ -106,7 +106,7 @@ function running(evidence: Evidence): Diagnosis {
   const { shares, snapshot } = evidence;
   if (shares === null) return plain("Measuring.", "Not enough data yet to say what limits.");
   const waiting = waitingShare(shares);
-  const waited = `In the last minute training waited ${percent(waiting)} of the time.`;
+  const waited = `In the last 10 s training waited ${percent(waiting)} of the time.`;
   if (waiting < HARMLESS) return computeBound(evidence, waited);
   const cause = causeOf(evidence);
   return {

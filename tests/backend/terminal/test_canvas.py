@@ -28,13 +28,13 @@ def test_wrapped_words_fit(parts: list[Span], columns: int, most: int) -> None:
 
 
 def test_words_are_all_there_if_there_is_room() -> None:
-    parts = [Span("Data-bound.", "bold"), Span("In the last minute training waited 50 % of the time.")]
+    parts = [Span("Data-bound.", "bold"), Span("In the last 10 s training waited 50 % of the time.")]
     assert [plain(line) for line in wrapped(parts, 30, 9)] == [
-        "Data-bound. In the last minute",
+        "Data-bound. In the last 10 s",
         "training waited 50 % of the",
         "time.",
     ]
-    assert plain(wrapped(parts, 30, 1)[-1]).startswith("Data-bound. In the last minut")
+    assert plain(wrapped(parts, 30, 1)[-1]).startswith("Data-bound. In the last 10")
 
 
 def test_the_right_part_keeps_its_place() -> None:

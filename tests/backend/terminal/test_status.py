@@ -45,7 +45,7 @@ def test_json_names_every_fact(server: Running, fleet: Fleet, call: Call) -> Non
     (loader,) = json.loads(out)["loaders"]
     assert loader["snapshot"]["workers"][1]["id"] == 1
     assert loader["config"]["max_workers"] == 32
-    assert loader["sentence"].startswith("In the last minute training waited")
+    assert loader["sentence"].startswith("In the last 10 s training waited")
 
 
 def test_one_loader_is_told_at_length(server: Running, fleet: Fleet, call: Call) -> None:
@@ -53,7 +53,7 @@ def test_one_loader_is_told_at_length(server: Running, fleet: Fleet, call: Call)
     until(lambda: server.get("/api/loaders", run="length"), "the loader")
     status, out, _ = call("status", "length")
     assert status == 0
-    assert re.search(r"In the last minute training waited \d+ % of the time\. Both workers are busy", out)
+    assert re.search(r"In the last 10 s training waited \d+ % of the time\. Both workers are busy", out)
     assert re.search(r"# compute \d+ % +! starvation \d+ %", out)
     assert "▶Workers" in out
     assert len(re.findall(r"(?m)^[01] +\d+ +\w+ ", out)) == 2
