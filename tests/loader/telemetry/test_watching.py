@@ -18,7 +18,8 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset
 
 from loader.protocol import EpochEvent, Stall, WorkerEvent
-from loader.telemetry.watching import TorchSource, WatchedEpoch, watch
+from loader.telemetry.torch_source import TorchSource
+from loader.telemetry.watching import WatchedEpoch, watch
 from tests.loader.support import ROOT, Samples, Stream
 from tests.loader.telemetry.servers import PATIENCE, GoodServer, until
 
