@@ -41,7 +41,7 @@ STARVED = "starved"
 
 SCENARIOS = {
     STARVED: Scenario(
-        "too few workers, so training mostly waits for data: press + on its page (6 are enough)",
+        "too few workers, so training mostly waits for data: press + on its page up to 6, then Apply",
         wait=0.02,
         slow_share=0.005,
         slow_wait=0.3,
