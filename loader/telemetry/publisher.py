@@ -33,13 +33,9 @@ import msgspec
 
 from .. import __version__
 from ..protocol import (
-    MAX_MESSAGE,
     PROTOCOL,
     Ack,
     Command,
-    Event,
-    Events,
-    Goodbye,
     Hello,
     Identity,
     Outcome,
@@ -50,7 +46,9 @@ from .address import AnyAddress, resolve
 from .attention import Attention
 from .backoff import Backoff
 from .commands import BadCommand, CommandDesk, decode
+from .complaints import Complaints
 from .connection import Connection, Lost
+from .gathering import Gatherer
 from .identity import make_identity
 from .outbox import Answers, Outbox
 from .source import Source, check_interval
@@ -67,8 +65,6 @@ SILENCE = 20.0
 """After so many seconds without a word the backend is asked for one; after as many more the connection is given up."""
 EVENTS_APART = 0.05
 """Seconds between two looks for events, however often `wake` is called."""
-MOST_EVENTS = 1024
-"""In one message, as the protocol has it."""
 
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 """Signals that mean this very thread."""
@@ -93,7 +89,8 @@ class Publisher:
         self._desk = CommandDesk(source, self._outcome)
         self._backoff = Backoff()
         self._encoder = msgspec.msgpack.Encoder()
-        self._told: set[str] = set()
+        self._tell = Complaints(identity.name)
+        self._gatherer = Gatherer(source, self._outbox, self._tell)
         self._connection: Connection | None = None
         self._welcomed = False
         self._connect_at = 0.0
@@ -200,54 +197,19 @@ class Publisher:
         if due or ending or (self._events_wanted and now >= self._events_at):
             self._events_wanted = False
             self._events_at = now + EVENTS_APART
-            self._add_events()
+            self._gatherer.add_events()
         if due or ending:
             self._desk.reopen()
             self._sample_at += self._interval
             if self._sample_at <= now:
                 self._sample_at = now + self._interval
-            self._add_snapshot()
+            self._gatherer.add_snapshot()
         if ending:
             self.finishing = True
             if self._end_by is None:
                 self._end_by = now + FAREWELL
-            self._goodbye = self._outbox.add(self._encoder.encode(Goodbye(self._outbox.next_seq)))
+            self._goodbye = self._gatherer.add_goodbye()
             self._connect_at = min(self._connect_at, now)
-
-    def _add_snapshot(self) -> None:
-        try:
-            snapshot = self._source.snapshot(self._outbox.next_seq)
-        except Exception as error:
-            self._tell("snapshot", "no snapshot could be taken: %r", error)
-            return
-        if self._outbox.dropped:
-            snapshot = msgspec.structs.replace(snapshot, dropped=snapshot.dropped + self._outbox.dropped)
-        data = self._encoder.encode(snapshot)
-        if len(data) <= MAX_MESSAGE:
-            self._outbox.add(data)
-        else:
-            self._tell("size", "a snapshot of %d bytes is too large to be published", len(data))
-
-    def _add_events(self) -> None:
-        try:
-            events = self._source.take_events()
-        except Exception as error:
-            self._tell("events", "events could not be taken: %r", error)
-            return
-        for start in range(0, len(events), MOST_EVENTS):
-            self._add_some(events[start : start + MOST_EVENTS])
-
-    def _add_some(self, events: list[Event]) -> None:
-        """As one message, or as more if it were too large."""
-        data = self._encoder.encode(Events(self._outbox.next_seq, events))
-        if len(data) <= MAX_MESSAGE:
-            self._outbox.add(data)
-        elif len(events) > 1:
-            self._add_some(events[: len(events) // 2])
-            self._add_some(events[len(events) // 2 :])
-        else:
-            self._outbox.dropped += 1
-            self._tell("size", "an event of %d bytes is too large to be published", len(data))
 
     # -- the connection -------------------------------------------------------------------------------------
 
@@ -438,12 +400,6 @@ class Publisher:
         self.finishing = True
         _active.discard(self)
         self._unhang_bell()
-
-    def _tell(self, kind: str, message: str, *arguments: object) -> None:
-        """Once per kind of problem: a line that comes every few seconds tells nobody more."""
-        if kind not in self._told:
-            self._told.add(kind)
-            log.warning(f"loader {self.identity.name}: {message}", *arguments)
 
 
 def publish(source: Source, monitor: bool | str | None, interval: float = INTERVAL) -> Publisher | None:

@@ -1,0 +1,60 @@
+"""From a source to the outbox: snapshots, events and the goodbye, encoded and within the size of a message."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..protocol import MAX_MESSAGE, Event, Events, Goodbye
+from .complaints import Complaints
+from .outbox import Outbox
+from .source import Source
+
+MOST_EVENTS = 1024
+"""In one message, as the protocol has it."""
+
+
+class Gatherer:
+    def __init__(self, source: Source, outbox: Outbox, tell: Complaints) -> None:
+        self._source = source
+        self._outbox = outbox
+        self._tell = tell
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def add_snapshot(self) -> None:
+        try:
+            snapshot = self._source.snapshot(self._outbox.next_seq)
+        except Exception as error:
+            self._tell("snapshot", "no snapshot could be taken: %r", error)
+            return
+        if self._outbox.dropped:
+            snapshot = msgspec.structs.replace(snapshot, dropped=snapshot.dropped + self._outbox.dropped)
+        data = self._encoder.encode(snapshot)
+        if len(data) <= MAX_MESSAGE:
+            self._outbox.add(data)
+        else:
+            self._tell("size", "a snapshot of %d bytes is too large to be published", len(data))
+
+    def add_events(self) -> None:
+        try:
+            events = self._source.take_events()
+        except Exception as error:
+            self._tell("events", "events could not be taken: %r", error)
+            return
+        for start in range(0, len(events), MOST_EVENTS):
+            self._add_some(events[start : start + MOST_EVENTS])
+
+    def add_goodbye(self) -> int:
+        """Returns its number."""
+        return self._outbox.add(self._encoder.encode(Goodbye(self._outbox.next_seq)))
+
+    def _add_some(self, events: list[Event]) -> None:
+        """As one message, or as more if it were too large."""
+        data = self._encoder.encode(Events(self._outbox.next_seq, events))
+        if len(data) <= MAX_MESSAGE:
+            self._outbox.add(data)
+        elif len(events) > 1:
+            self._add_some(events[: len(events) // 2])
+            self._add_some(events[len(events) // 2 :])
+        else:
+            self._outbox.dropped += 1
+            self._tell("size", "an event of %d bytes is too large to be published", len(data))
