@@ -124,6 +124,21 @@ _cases = (
             Figure("undisturbed_delay_batches", "the same without a resize", less_is_better=True, pick="worst"),
         ),
     ),
+    Case(
+        name="accounting",
+        group="accounting",
+        variants=("penstock",),
+        measure=Measure("accounting", "measure"),
+        figures=(
+            Figure(
+                "ready_us",
+                "µs a batch of 64, digest included",
+                less_is_better=True,
+                target=Target(3, of="value", at_least=False),
+            ),
+            Figure("waited_us", "µs a batch waited for", less_is_better=True),
+        ),
+    ),
     _monitoring("tiny1", 8000),
     _monitoring("dict20", 500),
 )

@@ -29,7 +29,7 @@ def measure(variant: str, quick: bool, *, workload: str, workers: int, batches: 
         untimed = 2 * workers
         dataset.length += spec.batch_size * untimed
         loader = competitor.opener().open(Plan(dataset, spec.batch_size, workers))
-    # What the imports left would be collected in whichever epoch comes next: 0.1 s in which nobody in the process works.
+    # What the imports left would be collected in whichever epoch comes next: 0.1 s in which the process does nothing.
     gc.collect()
     timed, seconds, epochs = 0, 0.0, 0
     while seconds < (LEAST_SECONDS / 4 if quick else LEAST_SECONDS):

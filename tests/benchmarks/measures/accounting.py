@@ -1,0 +1,55 @@
+"""What telemetry and the digest cost the training thread for one batch: its calls on the real objects, no others."""
+
+from __future__ import annotations
+
+import time
+
+from loader.telemetry.ledger import Ledger
+from loader.telemetry.times import Cause
+from tests.benchmarks.case import Measures
+
+BATCH = list(range(64))
+
+
+def measure(variant: str, quick: bool) -> Measures:
+    del variant
+    turns = 20_000 if quick else 200_000
+    return {
+        "ready_us": min(_ready(turns) for _ in range(5)),
+        "waited_us": min(_waited(turns) for _ in range(5)),
+    }
+
+
+def _ready(turns: int) -> float:
+    """µs a batch that is there when it is asked for."""
+    ledger = Ledger()
+    times, spans, clock = ledger.times, ledger.spans, time.monotonic_ns
+    start = time.perf_counter()
+    for number in range(turns):
+        times.enter(clock())
+        ledger.add(0, number, BATCH, 7, 64, 512)
+        if spans.watched:
+            raise RuntimeError("nobody watches")
+    taken = time.perf_counter() - start
+    _check(ledger, turns)
+    return taken / turns * 1e6
+
+
+def _waited(turns: int) -> float:
+    """µs a batch that training had to wait for, the waiting itself left out."""
+    ledger = Ledger()
+    times, clock = ledger.times, time.monotonic_ns
+    start = time.perf_counter()
+    for number in range(turns):
+        times.enter(clock())
+        times.wait(clock(), Cause.STARVATION)
+        times.leave(clock())
+        ledger.add(0, number, BATCH, 7, 64, 512)
+    taken = time.perf_counter() - start
+    _check(ledger, turns)
+    return taken / turns * 1e6
+
+
+def _check(ledger: Ledger, turns: int) -> None:
+    if ledger.batches != turns:
+        raise RuntimeError(f"{ledger.batches} batches were counted, not {turns}")
