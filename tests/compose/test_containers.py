@@ -22,7 +22,8 @@ import pytest
 from tests.compose.files import ROOT
 
 TOOL = Path(os.environ.get("COMPOSE_CHECK", ROOT.parent / "shared" / "tools" / "compose-check"))
-PROJECT = "penstock-test"
+PROJECT = re.sub(r"[^-_a-z0-9]", "", ROOT.name.lower())
+"""What podman-compose 1.0.3 calls it, whatever the file or the environment says."""
 PATIENCE = 180.0
 """Seconds until two ranks that import torch must have come, on a busy machine."""
 
@@ -51,8 +52,17 @@ def tool(*arguments: str, environment: dict[str, str]) -> None:
 
 
 def podman(*arguments: str) -> str:
-    done = subprocess.run(["podman", *arguments], capture_output=True, text=True, timeout=60, check=False)
-    return done.stdout
+    # Its settings decide where networks are looked for, so they must be those that the tool made.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    environment = {**os.environ, "CONTAINERS_CONF": str(cache / "compose-check" / "containers.conf")}
+    command = ["podman", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False).stdout
+
+
+def remains() -> list[str]:
+    """Containers and volumes of this project."""
+    containers = podman("ps", "-aq", "--filter", f"label=io.podman.compose.project={PROJECT}").split()
+    return containers + [name for name in podman("volume", "ls", "-q").split() if name.startswith(f"{PROJECT}_")]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +70,8 @@ def address() -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
-    environment = {**os.environ, "COMPOSE_PROJECT_NAME": PROJECT, "PENSTOCK_PORT": str(port)}
+    assert not remains(), "somebody uses them: `compose-check down -v` first"
+    environment = {**os.environ, "PENSTOCK_PORT": str(port)}
     environment.pop("PENSTOCK_TOKEN", None)
     try:
         tool("up", "backend", "training", environment=environment)
@@ -68,8 +79,7 @@ def address() -> Iterator[str]:
     finally:
         tool("down", "-v", environment=environment)
         podman("network", "rm", f"{PROJECT}_default")  # which this podman-compose leaves
-    assert not podman("ps", "-aq", "--filter", f"label=io.podman.compose.project={PROJECT}").strip()
-    assert not [name for name in podman("volume", "ls", "-q").split() if name.startswith(PROJECT)]
+    assert not remains()
 
 
 @pytest.fixture(scope="module")
