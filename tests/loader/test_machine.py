@@ -134,7 +134,8 @@ class Machine(RuleBasedStateMachine):
         if wait:
             # Accepted: a dead zygote is replaced by the iterating thread, which is this one.
             assert ticket.wait(1.0).state in ("applied", "pending", "accepted")
-        assert self.running.stats().target == workers or self.running.stats().pending == workers
+        snapshot = self.running.stats()
+        assert workers in (snapshot.target, snapshot.pending)
 
     @rule(choice=st.integers(0, MOST - 1))
     def kill_a_worker(self, choice: int) -> None:
