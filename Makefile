@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ADOPTED := $(VENV)/.adopted
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' -not -path '*/__pycache__/*' 2>/dev/null)
-PYTEST ?= -n 2 --dist worksteal
+PYTEST ?= -n 3 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test check pytest vitest bench soak screenshots browser clean
