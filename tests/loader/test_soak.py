@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from loader import DataLoader
+from loader.pool.pool import wait_for_pools
 from tests.loader.scenarios import Loaders, kill, worker_pids
 from tests.loader.support import Full, descendants, open_descriptors, wait_until
 
@@ -120,6 +121,7 @@ def test_epochs_checkpoints_and_resizes_leave_nothing_behind(loaders: Loaders) -
                 loader.resize(1 + epoch % 2)
             assert batch[0, 0] == batch[0, -1]
         loader.load_state_dict(loader.state_dict())
+        wait_for_pools(loader.ledger)  # training does not, at the end of an epoch
         gc.collect()
         counts.append((open_descriptors(), threading.active_count(), len(descendants(os.getpid()))))
     assert max(counts[epochs // 2 :]) <= max(counts[: epochs // 2])
