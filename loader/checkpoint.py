@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .sampling import kind_of
+from .sampling import kind_of, length_of
 
 VERSION = 1
 
@@ -29,13 +29,6 @@ def describe(dataset: Any, sampler: Any) -> State:
         "dataset_length": None if sampler is None else length_of(dataset),
         "sampling": None if sampler is None else kind_of(sampler),
     }
-
-
-def length_of(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def check(state: Any, expected: State) -> State:

@@ -13,7 +13,6 @@ from torch.utils.data import Dataset, IterableDataset
 
 from . import checkpoint, notebook, sampling
 from .arguments import Assumed, given, whole
-from .budget import memory_limits
 from .control import Gate, Outcome, Ticket, check_resume_after, check_workers
 from .digest import Digest
 from .iteration.base import EpochIterator
@@ -331,10 +330,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """How everything stands now; `print` shows it as a small table."""
         iterator = self._newest() if self._newest is not None else None
         pool = iterator.pool if isinstance(iterator, PooledIterator) else None
-        try:
-            length: int | None = len(self._index_sampler) if not self.is_iterable else None
-        except TypeError:
-            length = None
         return snapshots.take(
             seq,
             self.ledger,
@@ -342,10 +337,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pool,
             self._usage,
             state=self._state(iterator),
-            length=length,
+            length=None if self.is_iterable else sampling.length_of(self._index_sampler),
             pending=self._pending,  # before the target, which follows it in another thread
             target=self.num_workers,
-            budget=memory_limits(self.memory_budget)[0],
+            budget=self._usage.budget(self.memory_budget),
         )
 
     def _repr_html_(self) -> str:

@@ -215,8 +215,9 @@ class PooledIterator(EpochIterator):
         task, batch = finished.task, facts(finished)
         samples = 0 if batch is None else batch.samples
         self.ledger.add(epoch.number, task.batch, task.indices, self.base_seed, samples, finished.nbytes)
-        if self.ledger.spans.watched and batch is not None:
-            self.ledger.spans.add(
+        spans = self.ledger.spans
+        if spans.stride and task.batch % spans.stride == 0 and batch is not None:
+            spans.add(
                 finished.worker, epoch.number, task.batch,
                 batch.start, batch.fetched, batch.collated, batch.sent, time.monotonic_ns(),
             )  # fmt: skip

@@ -17,7 +17,7 @@ from torch.utils.data import Sampler
 
 from loader.sampling.batching import BatchIterator, BatchSampler
 from loader.sampling.distributing import DistributedSampler
-from loader.sampling.passes import IndexIterator, State, TrackedIterator
+from loader.sampling.passes import IndexIterator, State, TrackedIterator, length_of
 from loader.sampling.permutation import KeyedPermutation
 from loader.sampling.sequential import SequentialSampler
 from loader.sampling.shuffling import RandomSampler, SubsetRandomSampler
@@ -39,6 +39,7 @@ __all__ = [
     "WeightedRandomSampler",
     "check_state",
     "kind_of",
+    "length_of",
     "resume",
     "track",
 ]

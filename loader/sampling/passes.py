@@ -163,10 +163,10 @@ def check(state: State, expected: State, **types: type | UnionType) -> None:
         raise ValueError(f"Cannot resume {kind}: the state is at position {state['position']}")
 
 
-def length_of(sampler: object) -> int | None:
-    """The length of a sampler, if it tells."""
+def length_of(something: object) -> int | None:
+    """The length of a sampler or a dataset, if it tells."""
     try:
-        return len(sampler)  # type: ignore[arg-type]
+        return len(something)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return None
 

@@ -59,7 +59,8 @@ class Observer:
                 self.ledger.emit(_event(ended, now))
 
     def sample_cost(self) -> SampleCost:
-        counts = [self._since(worker) for worker in range(self._board.rows) if self._used(worker)]
+        batches = self._board.column(Word.BATCHES)
+        counts = [self._since(worker) for worker, done in enumerate(batches) if done]
         return sketch([*counts, *self._gone], self.slowest)
 
     def recorded(self) -> list[tuple[str, int]]:
@@ -69,9 +70,6 @@ class Observer:
     def epoch_ended(self) -> None:
         self.ledger.cost = self.sample_cost()
         self.ledger.slowest = self.recorded()
-
-    def _used(self, worker: int) -> bool:
-        return bool(self._board.row(worker)[Word.BATCHES])
 
     def _counts(self, worker: int) -> list[int]:
         return self._board.row(worker)[Word.COST : ROW].tolist()

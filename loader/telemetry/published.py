@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch.multiprocessing
 
-from .. import checkpoint, sampling
+from .. import sampling
 from ..budget import memory_limits
 from ..control import Ticket
 from ..protocol import Command, Config, Event, Outcome, Snapshot
@@ -27,7 +27,7 @@ class PublishedLoader:
         self._ledger = loader.ledger
         self._config = _config(loader)
         self._last: Snapshot | None = None
-        self._ledger.spans.watched = True
+        self._ledger.spans.watch()
 
     @property
     def gone(self) -> bool:
@@ -87,7 +87,7 @@ def _config(loader: DataLoader[Any]) -> Config:
     return Config(
         dataset=type(loader.dataset).__qualname__[:256],
         style="iterable" if loader.is_iterable else "map",
-        dataset_length=checkpoint.length_of(loader.dataset),
+        dataset_length=sampling.length_of(loader.dataset),
         batch_size=loader.batch_size,
         sampler=sampler[:256],
         num_workers=loader.num_workers,

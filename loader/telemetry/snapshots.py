@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..budget import memory_limits
 from ..pool.board import STATES, Word
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
@@ -28,10 +28,18 @@ _USAGE_AGE = 1.0
 
 
 class Usage:
-    """Resident memory and processor time of processes, read once a second."""
+    """What the system says of memory and processor time, read once a second."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, int, int]] = {}
+        self._budget = (-_USAGE_AGE, 0)
+
+    def budget(self, given: int | None) -> int:
+        """The memory budget of an epoch that were to begin now."""
+        now = time.monotonic()
+        if now - self._budget[0] >= _USAGE_AGE:
+            self._budget = (now, memory_limits(given)[0])
+        return self._budget[1]
 
     def of(self, pid: int) -> tuple[int, int]:
         """(bytes, µs); zeros for a process that is gone, or where there is no /proc."""
@@ -48,10 +56,15 @@ class Usage:
 
 
 def _read_usage(pid: int) -> tuple[int, int]:
+    # As few system calls as can be: each lets go of the interpreter lock, and getting it back interrupts training.
     try:
-        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return resident, (int(fields[11]) + int(fields[12])) * _TICK_US
+        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            line = os.read(file, 4096)
+        finally:
+            os.close(file)
+        fields = line.rpartition(b")")[2].split()
+        return int(fields[21]) * _PAGE, (int(fields[11]) + int(fields[12])) * _TICK_US
     except (OSError, IndexError, ValueError):
         return 0, 0
 

@@ -1,8 +1,9 @@
 """Batch spans for the timeline.
 
-While somebody watches, the iterating thread appends one tuple a batch to a ring. The publisher takes them: all of them
-at low rates; at high rates those whose batch index is a multiple of a power of two, so that which batches are shown
-does not depend on how long they took.
+While somebody watches, the iterating thread appends one tuple to a ring for every `stride`-th batch, and the publisher
+takes them. The stride is 1 up to `RATE` batches a second and a power of two beyond, so that which batches are shown
+depends on their number and not on how long they took, and a fast loader does not pay for pictures that nobody could
+look at.
 """
 
 from __future__ import annotations
@@ -12,16 +13,27 @@ from collections import deque
 
 from ..protocol import Span, Spans
 
-MOST = 200
-"""Spans handed out at a time at the most."""
+RATE = 500
+"""Spans a second at the most, about."""
 RING = 4096
+LEAST_LOOK = 0.1
+"""Seconds of which the rate is judged at the least."""
 
 
 class SpanRing:
     def __init__(self) -> None:
-        self.watched = False
-        """Nobody looks: nothing is kept."""
+        self.stride = 0
+        """Batches with a multiple of it as their number are wanted. 0: nobody looks."""
         self._ring: deque[tuple[int, int, int, int, int, int, int, int]] = deque(maxlen=RING)
+        self._judged = 0
+        """When the stride was chosen last, ns of the monotonic clock."""
+        self._taken = 0
+        """Spans taken since then."""
+
+    def watch(self) -> None:
+        """Somebody looks from now on."""
+        self.stride = 1
+        self._judged = time.monotonic_ns()
 
     def add(
         self, worker: int, epoch: int, batch: int, start: int, fetched: int, collated: int, sent: int, yielded: int
@@ -33,17 +45,32 @@ class SpanRing:
         rows = []
         while self._ring:
             rows.append(self._ring.popleft())
-        if not rows:
-            return None
-        stride = 1
-        while len(rows) > MOST * stride:
-            stride *= 2
-        chosen = [row for row in rows if row[2] % stride == 0][:MOST]
+        now = time.monotonic_ns()
+        stride = self._choose_stride(len(rows), now)
+        chosen = [row for row in rows if row[2] % stride == 0]
         if not chosen:
-            chosen = rows[:1]
-        now, monotonic = time.time(), time.monotonic_ns()
+            return None
         first = min(row[3] for row in chosen)
         spans = [
             Span(row[0], row[1], row[2], *(max(moment - first, 0) // 1000 for moment in row[3:])) for row in chosen
         ]
-        return Spans(now, now - (monotonic - first) / 1e9, spans, stride)
+        wall = time.time()
+        return Spans(wall, wall - (now - first) / 1e9, spans, stride)
+
+    def _choose_stride(self, count: int, now: int) -> int:
+        """The stride that these rows have, which also those to come are thinned to."""
+        stride = max(self.stride, 1)
+        self._taken += count
+        seconds = (now - self._judged) / 1e9
+        if seconds < LEAST_LOOK:
+            return stride
+        rate = self._taken * stride / seconds
+        self._judged, self._taken = now, 0
+        while rate > RATE * stride:
+            stride *= 2
+        fitting = stride
+        while fitting > 1 and rate <= RATE * fitting * 0.4:  # not at once: at 0.5 it would go back and forth
+            fitting //= 2
+        if self.stride:
+            self.stride = fitting
+        return stride

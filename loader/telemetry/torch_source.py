@@ -40,6 +40,7 @@ from ..protocol import (
     Worker,
     WorkerEvent,
 )
+from ..sampling import length_of
 from .snapshots import Usage
 from .times import Cause, TimeAccount
 
@@ -332,27 +333,18 @@ def _size(queue: Any) -> int:
         return 0  # macOS does not say; a closed queue is empty
 
 
-def length_of(loader: Any) -> int | None:
-    """Batches in an epoch. Not asked of iterable-style loaders: torch remembers the question, and warns later."""
-    if isinstance(loader.dataset, IterableDataset):
-        return None
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None
+def length_of_epoch(loader: Any) -> int | None:
+    """In batches. Not asked of iterable-style loaders: torch remembers the question, and warns later."""
+    return None if isinstance(loader.dataset, IterableDataset) else length_of(loader)
 
 
 def _config(loader: torch.utils.data.DataLoader[Any]) -> Config:
     iterable = isinstance(loader.dataset, IterableDataset)
-    try:
-        dataset_length = None if iterable else len(loader.dataset)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
-        dataset_length = None
     context = loader.multiprocessing_context or torch.multiprocessing
     return Config(
         dataset=type(loader.dataset).__name__[:256],
         style="iterable" if iterable else "map",
-        dataset_length=dataset_length,
+        dataset_length=None if iterable else length_of(loader.dataset),
         batch_size=loader.batch_size,
         sampler=type(loader.sampler).__name__[:256],
         num_workers=loader.num_workers,

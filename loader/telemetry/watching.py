@@ -17,7 +17,7 @@ import torch
 
 from .address import AnyAddress, resolve
 from .source import check_interval
-from .torch_source import TorchSource, length_of
+from .torch_source import TorchSource, length_of_epoch
 
 L = TypeVar("L", bound="torch.utils.data.DataLoader[Any]")
 
@@ -67,7 +67,7 @@ class _Watch:
             self._publisher = publisher
         if self._owner != os.getpid():
             return iterator
-        return WatchedEpoch(self._source, iterator, length_of(loader))
+        return WatchedEpoch(self._source, iterator, length_of_epoch(loader))
 
 
 @functools.cache
