@@ -24,3 +24,12 @@ def whole(argument: str, value: int | None, default: int | None, least: int) -> 
     if value < least:
         raise ValueError(f"{argument} must be at least {least}, but got {argument}={value!r}")
     return value
+
+
+def seconds(argument: str, value: object, least: float, most: float) -> float:
+    """Check a number of seconds."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{argument} must be a number of seconds, but got {argument}={value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{argument} must be from {least:g} to {most:g} seconds, but got {argument}={value!r}")
+    return float(value)

@@ -12,7 +12,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset
 
 from . import checkpoint, notebook, sampling
-from .arguments import Assumed, given, whole
+from .arguments import Assumed, given, seconds, whole
 from .control import Gate, Outcome, Ticket, check_resume_after, check_workers
 from .digest import Digest
 from .iteration.base import EpochIterator
@@ -44,6 +44,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     max_workers: the most workers that `resize` accepts. By default 128, or four for every processor if that is more.
     max_retries: how many workers a batch may end (by a crash, say) and still be tried again.
     record_samples: so many of the slowest samples of an epoch are kept by index; see `stats().slowest`.
+    stack_after: when training has waited so many seconds for one batch while later ones are finished, the Python stack
+        of the worker that has it is taken, once, and told with the reorder stall.
     monitor: where to publish. None: $PENSTOCK_URL if it is set; a URL; True: find or start the local dashboard;
         False: nowhere.
     publish_interval: seconds between two snapshots.
@@ -75,6 +77,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         max_workers: int | None = None,
         max_retries: int = 2,
         record_samples: int = 0,
+        stack_after: float = 0.5,
         monitor: str | bool | None = None,
         publish_interval: float = 0.2,
         allow_control: bool = True,
@@ -106,6 +109,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.max_workers: int = whole("max_workers", max_workers, max(128, 4 * (os.cpu_count() or 1)), 1) or 1
         self.max_retries: int = whole("max_retries", max_retries, 2, 0) or 0
         self.record_samples: int = whole("record_samples", record_samples, 0, 0) or 0
+        self.stack_after = seconds("stack_after", stack_after, 0.01, 86400)
         self.is_iterable = isinstance(dataset, IterableDataset)
         self.ledger = Ledger()
         self.gate = Gate()

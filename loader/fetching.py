@@ -18,11 +18,15 @@ _clock = time.monotonic_ns
 CHEAP = 5_000
 """Samples that take less than so many ns are timed in one batch of TIMED_STRIDE only: the clock would cost more."""
 TIMED_STRIDE = 16
+WARY = 1024
+"""Batches of which all samples are timed after one of the cheap ones took long."""
 
 
 class Fetcher(Protocol):
     stamps: list[int]
     """When each sample of the batch was there, ns of the monotonic clock; empty if they were not timed."""
+    at_once: bool
+    """The samples of a batch come all together: only their mean time is known."""
 
     def position(self) -> int:
         """How many samples of the batch under way are there."""
@@ -42,7 +46,8 @@ class MapFetcher:
         self._left: Iterator[Any] | None = None
         self._size = 0
         self._fast = 0
-        self._whole_batches = bool(getattr(dataset, "__getitems__", None))
+        self._wary = 0
+        self.at_once = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
     def fetch(self, index: Any) -> Any:
         samples: list[Any] = []
@@ -53,22 +58,28 @@ class MapFetcher:
             sample = self.dataset[index]
             stamps.append(_clock())
             return sample
-        if self._whole_batches:
+        start = _clock()
+        if self.at_once:
             whole = self.dataset.__getitems__(index)
-            stamps.append(_clock())
+            count, taken = length_hint(whole, 1), _clock() - start
+            stamps.extend(start + taken * (each + 1) // count for each in range(count))
             return whole
         dataset = self.dataset
         if self._fast and type(index) is list:
             self._fast -= 1
             self._size = len(index)
             self._left = left = iter(index)
-            return [dataset[key] for key in left]
+            samples = [dataset[key] for key in left]
+            if _clock() - start > CHEAP * len(samples):
+                self._fast, self._wary = 0, WARY
+            return samples
         keep, stamp = samples.append, stamps.append
-        start = _clock()
         for key in index:
             keep(dataset[key])
             stamp(_clock())
-        if stamps and not self._time_all and stamps[-1] - start < CHEAP * len(stamps):
+        if self._wary:
+            self._wary -= 1
+        elif stamps and not self._time_all and stamps[-1] - start < CHEAP * len(stamps):
             self._fast = TIMED_STRIDE - 1
         return samples
 
@@ -80,6 +91,8 @@ class MapFetcher:
 
 class IterableFetcher:
     """Raises StopIteration when the dataset has no more batches."""
+
+    at_once = False
 
     def __init__(self, dataset: Any, auto_collation: bool, drop_last: bool, state: Any = None) -> None:
         """`state` is what `state_dict` gave: the dataset goes on from there."""

@@ -24,7 +24,7 @@ from .pool.epoch import Epoch
 from .pool.memory import HAS_MLOCK
 from .pool.window import Finished
 from .protocol import PinMode
-from .protocol import PinStage as PinCounters
+from .telemetry.ledger import PinTally
 
 
 def choose_mode(pin_memory: bool, pin_memory_device: str) -> PinMode:
@@ -107,16 +107,13 @@ def _pin_sequence(data: Any) -> Any:
 class PinStage:
     """A thread that takes finished batches in order and appends them, pinned, to the epoch's data queue."""
 
-    def __init__(self, mode: PinMode) -> None:
+    def __init__(self, mode: PinMode, tally: PinTally) -> None:
         self.mode: PinMode = mode
+        self._tally = tally
         self._queue: queue.SimpleQueue[tuple[Epoch, Finished] | None] = queue.SimpleQueue()
-        self._batches = self._bytes = self._ns = 0
         self._device = torch.accelerator.current_device_index() if mode == "accelerator" else -1
         self._thread = threading.Thread(target=self._run, name="loader-pin", daemon=True)
         self._thread.start()
-
-    def counters(self) -> PinCounters:
-        return PinCounters(self.mode, self._batches, self._bytes, self._ns // 1000)
 
     def put(self, epoch: Epoch, ready: list[Finished]) -> None:
         for finished in ready:
@@ -139,9 +136,7 @@ class PinStage:
             else:
                 start = time.monotonic_ns()
                 self._pin(finished)
-                self._ns += time.monotonic_ns() - start
-                self._batches += 1
-                self._bytes += finished.nbytes
+                self._tally.add(finished.nbytes, time.monotonic_ns() - start)
                 epoch.ready.append(finished)
             epoch.pin_left += 1
             epoch.signal.set()

@@ -153,7 +153,7 @@ class PinStage(Struct, frozen=True, array_like=True):
 
 
 class SampleCost(Struct, frozen=True, array_like=True):
-    """How long single samples took to fetch, this epoch. Quantiles are right to within 10 %."""
+    """How long single samples took to fetch, this epoch. Quantiles are right to within 12 %."""
 
     count: Count = 0
     p50_us: Count = 0

@@ -29,6 +29,7 @@ class EpochIterator(Iterator[Any]):
         self._name = type(self).__name__
         self.pin_mode = choose_mode(loader.pin_memory, loader.pin_memory_device)
         self.ledger = loader.ledger
+        self.ledger.pin.mode = self.pin_mode
         # `for batch in DataLoader(...)`: the loader lives, and is published, as long as somebody iterates over it. A
         # persistent loader holds its iterator, and must not be held by it.
         self._keeps = None if loader.persistent_workers else loader
@@ -72,11 +73,14 @@ class EpochIterator(Iterator[Any]):
             self.ledger.end_epoch(self.number, what, self.yielded, reason)
 
     def __next__(self) -> Any:
-        if torch._C._autograd._profiler_enabled():
-            with record_function(f"enumerate(DataLoader)#{self._name}.__next__"):
+        try:
+            if torch._C._autograd._profiler_enabled():
+                with record_function(f"enumerate(DataLoader)#{self._name}.__next__"):
+                    data = self._next()
+            else:
                 data = self._next()
-        else:
-            data = self._next()
+        finally:
+            self.ledger.times.exit(time.monotonic_ns())
         self.yielded += 1
         if self._promised is not None and self._iterable and self.yielded > self._promised:
             self._warn_of_length()

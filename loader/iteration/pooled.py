@@ -111,6 +111,7 @@ class PooledIterator(EpochIterator):
                 pin_mode=self.pin_mode,
                 ledger=self.ledger,
                 record_samples=loader.record_samples,
+                stack_after=loader.stack_after,
             )
         )
 
@@ -228,16 +229,17 @@ class PooledIterator(EpochIterator):
     def _finish(self) -> NoReturn:
         """The epoch is over."""
         epoch, self._epoch = self._epoch, None
-        if self._sampler_error is None:
-            self.close_epoch("ended")
-        else:
-            self.close_epoch("failed", repr(self._sampler_error))
-        if epoch is not None:
-            if self._persistent:
+        try:
+            if epoch is not None and self._persistent:
                 self.pool.abandon(epoch)
-            else:
+            elif epoch is not None:
                 epoch.abandoned = True
                 self.pool.close(wait=False)
+        finally:  # last, so that the time that this takes belongs to the epoch
+            if self._sampler_error is None:
+                self.close_epoch("ended")
+            else:
+                self.close_epoch("failed", repr(self._sampler_error))
         if self._sampler_error is not None:
             raise_error(self._take_sampler_error())
         raise StopIteration

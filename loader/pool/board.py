@@ -47,7 +47,7 @@ class Word:
     RECALLED = 14
     """Tasks handed over before this one, and not started, are to be skipped; written by the conductor."""
     COST = 32
-    """From here on: 128 counts of sample times, in buckets that grow by the fourth root of two."""
+    """From here on: 128 counts of sample times, four an octave, up to 18 minutes."""
 
 
 RUN, HOLD, LEAVE = 0, 1, 2
@@ -67,10 +67,11 @@ def cost_bucket(nanoseconds: int) -> int:
 
 
 def cost_of_bucket(bucket: int) -> int:
-    """The middle of a bucket, ns."""
+    """What stands for a bucket, ns: as far from its lower end as from its upper one, in per cent, and that is 11."""
     octave, quarter = divmod(bucket, _COST_PER_OCTAVE)
     low = (4 + quarter) << (octave + _COST_OFFSET - 2)
-    return low + (1 << (octave + _COST_OFFSET - 3))
+    high = (5 + quarter) << (octave + _COST_OFFSET - 2)
+    return 2 * low * high // (low + high)
 
 
 def size_of_board(rows: int) -> int:

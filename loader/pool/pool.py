@@ -57,6 +57,7 @@ class Settings:
     ledger: Ledger
     """Told of workers that are born, retire or die, and of stalls."""
     record_samples: int = 0
+    stack_after: float = 0.5
 
 
 CLOSED = "the loader was closed while it was iterated over"
@@ -79,7 +80,8 @@ class Pool:
         except BaseException:
             os.close(self._board_descriptor)
             raise
-        self.pin = PinStage(settings.pin_mode) if settings.pin_mode in ("accelerator", "mlock") else None
+        pins = settings.pin_mode in ("accelerator", "mlock")
+        self.pin = PinStage(settings.pin_mode, settings.ledger.pin) if pins else None
         self._conductor = Conductor(
             self.board,
             settings.base_seed,
@@ -88,7 +90,7 @@ class Pool:
             self.limit_tasks,
             self.pin.put if self.pin is not None else None,
             self._release,
-            Observer(settings.ledger, self.board, settings.record_samples),
+            Observer(settings.ledger, self.board, settings.record_samples, int(settings.stack_after * 1e9)),
         )
         self._conductor.request("nursery", nursery)
         self._conductor.start()

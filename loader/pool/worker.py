@@ -197,7 +197,7 @@ class Worker:
                 data = fetcher.fetch(indices)
                 samples = sample_count(self._recipe.auto_collation, data)
                 recorder.fetch_done(samples)
-                slowest, slowest_ns, slow = self._sample_costs(fetcher.stamps)
+                slowest, slowest_ns, slow = self._sample_costs(fetcher)
                 if not self._encoder.prepare():
                     # Slots that training gave back may lie in the channel, behind tasks that are not due yet.
                     self._receive_ready()
@@ -278,13 +278,16 @@ class Worker:
         for message in self._channel.receive_ready():
             self._handle(message)
 
-    def _sample_costs(self, stamps: list[int]) -> tuple[int, int, Any]:
+    def _sample_costs(self, fetcher: Fetcher) -> tuple[int, int, Any]:
         """Count the samples' times; return the slowest one's position and time, and more of them if wanted."""
+        stamps = fetcher.stamps
         if not stamps:
             return -1, 0, None
         durations = list(map(sub, stamps, [self._recorder.started, *stamps[:-1]]))
         worst = max(durations)
         self._recorder.costs(durations)
+        if fetcher.at_once:
+            return -1, worst, None
         slow = None
         if self._recipe.record_samples:
             slow = nlargest(self._recipe.record_samples, enumerate(durations), key=itemgetter(1))

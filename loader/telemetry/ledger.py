@@ -1,22 +1,41 @@
 """What one loader has done so far. Iterators and pools write to it; it refers to neither, nor to the loader.
 
-Every counter has one writer, the iterating thread; rings are deques, which any thread may append to. Nothing here
-takes a lock.
+Every counter has one writer, the iterating thread; rings are deques, which any thread may append to. It takes no lock,
+but for the pin stages, of which two pools have two.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from typing import Any, Literal
 
 from ..digest import Digest
-from ..protocol import EpochEvent, Event, SampleCost, WorkerEvent
+from ..protocol import EpochEvent, Event, PinMode, PinStage, SampleCost, WorkerEvent
 from .spans import SpanRing
 from .times import TimeAccount
 
 MOST_EVENTS = 1024
 """Events kept for the publisher; on overflow the oldest goes."""
+
+
+class PinTally:
+    """What passed the pin stages of a loader's pools. Written by their threads."""
+
+    def __init__(self) -> None:
+        self.mode: PinMode = "off"
+        self._batches = self._bytes = self._ns = 0
+        self._lock = threading.Lock()
+
+    def add(self, nbytes: int, nanoseconds: int) -> None:
+        with self._lock:
+            self._batches += 1
+            self._bytes += nbytes
+            self._ns += nanoseconds
+
+    def counters(self) -> PinStage:
+        return PinStage(self.mode, self._batches, self._bytes, self._ns // 1000)
 
 
 class Ledger:
@@ -48,6 +67,7 @@ class Ledger:
         self.failed = False
         """The last epoch ended with an error of the pool."""
         self.spans = SpanRing()
+        self.pin = PinTally()
         self.dropped = 0
         self._events: deque[Event] = deque()
 
@@ -99,7 +119,7 @@ class Ledger:
         events: list[Event] = []
         while self._events:
             events.append(self._events.popleft())
-        spans = self.spans.take()
+        spans = self.spans.take(time.monotonic_ns(), time.time())
         if spans is not None:
             events.append(spans)
         return events

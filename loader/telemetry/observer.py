@@ -14,11 +14,11 @@ from ..pool.tasks import Batch
 from ..protocol import SampleCost, Stall
 from .costs import SlowestSamples, sketch
 from .ledger import Ledger
-from .stalls import LONG, SHORT, OpenStall, StallWatch
+from .stalls import SHORT, OpenStall, StallWatch
 
 
 class Observer:
-    def __init__(self, ledger: Ledger, board: Board, record_samples: int = 0, long_stall: int = LONG) -> None:
+    def __init__(self, ledger: Ledger, board: Board, record_samples: int, long_stall: int) -> None:
         self.ledger = ledger
         self.stalls = StallWatch(long_stall)
         self._board = board
@@ -38,10 +38,10 @@ class Observer:
         if batch.slow:
             for position, nanoseconds in batch.slow:
                 self.slowest.add(nanoseconds, _index(indices, position))
-        elif batch.slowest >= 0:
+        elif batch.slowest_ns:
             self.slowest.add(batch.slowest_ns, _index(indices, batch.slowest))
         if self.stalls.open is not None:
-            index = str(_index(indices, batch.slowest)) if batch.slowest >= 0 else ""
+            index = str(_index(indices, batch.slowest))
             self.stalls.finished(batch.epoch, batch.batch, index[:256], batch.slowest_ns)
 
     def worker_gone(self, worker: int) -> None:
@@ -65,7 +65,7 @@ class Observer:
 
     def recorded(self) -> list[tuple[str, int]]:
         """(index, µs) of the slowest samples, if they were asked for."""
-        return self.slowest.ranked() if self._record else []
+        return [ranked for ranked in self.slowest.ranked() if ranked[0]] if self._record else []
 
     def epoch_ended(self) -> None:
         self.ledger.cost = self.sample_cost()
@@ -82,7 +82,9 @@ class Observer:
 
 
 def _index(indices: Any, position: int) -> Any:
-    """The sample's index as the sampler gave it; its position in the batch where there is none."""
+    """The sample's index as the sampler gave it; its position in the batch where there is none; "": not known."""
+    if position < 0:
+        return ""
     try:
         return indices[position]
     except (TypeError, IndexError, KeyError):

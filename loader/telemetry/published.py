@@ -27,7 +27,7 @@ class PublishedLoader:
         self._ledger = loader.ledger
         self._config = _config(loader)
         self._last: Snapshot | None = None
-        self._ledger.spans.watch()
+        self._ledger.spans.watch(time.monotonic_ns())
 
     @property
     def gone(self) -> bool:

@@ -15,7 +15,7 @@ from ..pool.board import STATES, Word
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
 from ..pool.roster import WorkerHandle
-from ..protocol import LoaderState, PinStage, Queues, Snapshot, Stalls, Worker
+from ..protocol import LoaderState, Queues, Snapshot, Stalls, Worker
 
 if TYPE_CHECKING:
     from ..iteration.base import EpochIterator
@@ -101,9 +101,7 @@ def take(
         times=ledger.times.times(now),
         epoch_times=ledger.times.since(ledger.epoch_times, now),
         stalls=Stalls(ledger.stalls, ledger.stall_ns // 1000),
-        pin=PinStage(iterator.pin_mode if iterator is not None else "off")
-        if pool is None or pool.pin is None
-        else pool.pin.counters(),
+        pin=ledger.pin.counters(),
         cost=ledger.cost if conductor is None or ended else conductor.observer.sample_cost(),
         workers=[] if conductor is None else _workers(conductor, usage, now),
         digest=ledger.digest.hex(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ..arguments import seconds
 from ..protocol import Command, Config, Event, Outcome, Snapshot
 
 
@@ -33,9 +34,5 @@ class Source(Protocol):
         """Apply a command without waiting. `answer` is called for every step of it, from any thread."""
 
 
-def check_interval(seconds: object) -> float:
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-        raise TypeError(f"publish_interval must be a number of seconds, but got publish_interval={seconds!r}")
-    if not 0.01 <= seconds <= 60:
-        raise ValueError(f"publish_interval must be from 0.01 to 60 seconds, but got publish_interval={seconds!r}")
-    return float(seconds)
+def check_interval(interval: object) -> float:
+    return seconds("publish_interval", interval, 0.01, 60)

@@ -8,7 +8,6 @@ look at.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 from ..protocol import Span, Spans
@@ -30,10 +29,10 @@ class SpanRing:
         self._taken = 0
         """Spans taken since then."""
 
-    def watch(self) -> None:
+    def watch(self, now: int) -> None:
         """Somebody looks from now on."""
         self.stride = 1
-        self._judged = time.monotonic_ns()
+        self._judged = now
 
     def add(
         self, worker: int, epoch: int, batch: int, start: int, fetched: int, collated: int, sent: int, yielded: int
@@ -41,11 +40,11 @@ class SpanRing:
         """Moments are ns of the monotonic clock."""
         self._ring.append((worker, epoch, batch, start, fetched, collated, sent, yielded))
 
-    def take(self) -> Spans | None:
+    def take(self, now: int, wall: float) -> Spans | None:
+        """What was added since the last call. The same moment by the monotonic clock, ns, and in Unix time."""
         rows = []
         while self._ring:
             rows.append(self._ring.popleft())
-        now = time.monotonic_ns()
         stride = self._choose_stride(len(rows), now)
         chosen = [row for row in rows if row[2] % stride == 0]
         if not chosen:
@@ -54,7 +53,6 @@ class SpanRing:
         spans = [
             Span(row[0], row[1], row[2], *(max(moment - first, 0) // 1000 for moment in row[3:])) for row in chosen
         ]
-        wall = time.time()
         return Spans(wall, wall - (now - first) / 1e9, spans, stride)
 
     def _choose_stride(self, count: int, now: int) -> int:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LONG = 500_000_000
-"""A stall of so many ns is long: the culprit's stack is taken, once."""
 SHORT = 1_000_000
 """A stall below so many ns is counted but no event."""
 
@@ -32,7 +30,8 @@ class OpenStall:
 
 
 class StallWatch:
-    def __init__(self, long: int = LONG) -> None:
+    def __init__(self, long: int) -> None:
+        """`long`: after so many ns of a stall the culprit's stack is taken, once."""
         self.open: OpenStall | None = None
         self._long = long
 

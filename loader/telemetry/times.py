@@ -1,8 +1,8 @@
 """Where the training thread's time goes. A plain object: every method is told what time it is.
 
-The iterating thread says when it enters and leaves `next()`. While it waits there, the conductor says what it waits
-for, whenever that changes. A change is one append to a deque, folded in by whoever reads, so neither thread ever
-waits for the other.
+The iterating thread says when it enters `next()`, when it waits there, and when it returns. While it waits, the
+conductor says what for, whenever that changes. A change is one append to a deque, folded in by whoever reads, so
+neither thread ever waits for the other.
 """
 
 from __future__ import annotations
@@ -43,17 +43,15 @@ class TimeAccount:
         return _as_times(sums)
 
     def enter(self, now: int) -> None:
-        """The first `next()` starts the clock; the time before a later one was training's own."""
-        if self._last is not None:
-            self._sums[Cause.COMPUTE] += now - self._last
+        """`next()` is called. The first call starts the clock; the time before a later one was training's own."""
+        self._book(now)
         self._last = now
+        self._cause = Cause.STARVATION  # what `next()` does itself keeps training from its work, too
 
     def wait(self, now: int, cause: Cause) -> None:
         """Nothing is ready: from now on the time belongs to `cause`."""
         self._changes.clear()
-        if self._last is not None:
-            self._sums[Cause.COMPUTE] += now - self._last
-        self._last = now
+        self._book(now)
         self._cause = cause
 
     def change(self, now: int, cause: Cause) -> None:
@@ -64,17 +62,30 @@ class TimeAccount:
         """The wait is over."""
         self._fold(self._sums, now)
         self._changes.clear()
-        self._last = now
+        if self._last is not None:
+            self._last = now
+        self._cause = Cause.STARVATION
+
+    def exit(self, now: int) -> None:
+        """`next()` returns."""
+        self._book(now)
         self._cause = Cause.COMPUTE
 
     def stop(self, now: int) -> None:
         """The epoch is over: the clock stands still until the next `enter`."""
-        self.enter(now)
+        self._book(now)
         self._last = None
+        self._cause = Cause.COMPUTE
 
     def times(self, now: int) -> Times:
         """The sums up to now, the moment under way included."""
         return _as_times(self._totals(now))
+
+    def _book(self, now: int) -> None:
+        """The time since the last call was all for the cause under way."""
+        if self._last is not None:
+            self._sums[self._cause] += now - self._last
+            self._last = now
 
     def _totals(self, now: int) -> list[int]:
         sums = list(self._sums)

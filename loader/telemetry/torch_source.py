@@ -159,6 +159,7 @@ class TorchSource:
             samples, size = 0, 0
         self._samples += (samples or self._config.batch_size or 1) if self._batched else 1
         self._bytes += size
+        self._times.exit(time.monotonic_ns())
 
     def end(self, epoch: int, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:
         """An epoch is over; only the first call counts."""

@@ -14,6 +14,7 @@ import torch.utils.data
 from loader.pinning import PinStage, pin
 from loader.pool.epoch import Epoch
 from loader.pool.window import Finished, Limits, Task, Window
+from loader.telemetry.ledger import PinTally
 from loader.telemetry.times import TimeAccount
 from tests.loader.support import (
     DataLoader,
@@ -185,7 +186,7 @@ def test_a_batch_of_an_abandoned_epoch_gives_its_slot_back() -> None:
     epoch = Epoch(0, Window(Limits(1, 1, 1, 1)), TimeAccount())
     epoch.abandoned = True
     batch = Batch(0, 0, -1, Encoded(b"", [], b"", 3, 10), None, 1, 0, 0, 0, 0, -1, 0)
-    stage = PinStage("mlock")
+    stage = PinStage("mlock", PinTally())
     stage.put(epoch, [Finished(Task(0, [0]), (batch, worker), 10)])
     stage.close()
     assert slots.returned == [3]

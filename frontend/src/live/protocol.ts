@@ -282,7 +282,7 @@ export function decodePinStage(wire: PinStageWire): PinStage {
   };
 }
 
-/** How long single samples took to fetch, this epoch. Quantiles are right to within 10 %. */
+/** How long single samples took to fetch, this epoch. Quantiles are right to within 12 %. */
 export interface SampleCost {
   count: number;
   p50_us: number;

@@ -27,6 +27,7 @@ def _ready(turns: int) -> float:
     for number in range(turns):
         times.enter(clock())
         ledger.add(0, number, BATCH, 7, 64, 512)
+        times.exit(clock())
         if spans.stride:
             raise RuntimeError("nobody watches")
     taken = time.perf_counter() - start
@@ -44,6 +45,7 @@ def _waited(turns: int) -> float:
         times.wait(clock(), Cause.STARVATION)
         times.leave(clock())
         ledger.add(0, number, BATCH, 7, 64, 512)
+        times.exit(clock())
     taken = time.perf_counter() - start
     _check(ledger, turns)
     return taken / turns * 1e6

@@ -97,7 +97,7 @@ def test_cost_buckets_are_a_quarter_octave_wide(nanoseconds: int) -> None:
     assert 0 <= bucket < COST_BUCKETS
     assert cost_bucket(nanoseconds + 1) in (bucket, bucket + 1)
     if 256 <= nanoseconds < 10**11:
-        assert abs(cost_of_bucket(bucket) - nanoseconds) <= nanoseconds / 7
+        assert abs(cost_of_bucket(bucket) - nanoseconds) <= nanoseconds * 0.112
 
 
 def test_costs_are_counted(board: Board) -> None:

@@ -1,0 +1,180 @@
+"""What single samples cost: quantiles within the stated error, and the slowest ones by index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, IterableDataset
+
+from loader.fetching import CHEAP, WARY, MapFetcher
+from loader.pool.board import COST_BUCKETS, cost_bucket
+from loader.telemetry.costs import SlowestSamples, sketch
+from tests.loader.support import DataLoader, Samples
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+times = st.integers(2_000, 1_000 * 10**9)
+"""ns. Below 2 µs a whole number of µs says little."""
+
+
+@given(st.lists(times, min_size=1, max_size=300), st.integers(1, 4))
+def test_quantiles_are_right_to_within_twelve_per_cent(durations: list[int], workers: int) -> None:
+    rows = [[0] * COST_BUCKETS for _ in range(workers)]
+    slowest = SlowestSamples()
+    for position, duration in enumerate(durations):
+        rows[position % workers][cost_bucket(duration)] += 1
+        slowest.add(duration, position)
+    found = sketch(rows, slowest)
+    ranked = sorted(durations)
+    assert found.count == len(durations)
+    for share, told in ((0.5, found.p50_us), (0.95, found.p95_us), (0.99, found.p99_us)):
+        place = next(n for n in range(1, len(ranked) + 1) if n >= share * len(ranked))
+        true = ranked[place - 1] / 1000
+        assert true * 0.88 - 1 <= told <= true * 1.12 + 1
+    assert found.max_us == ranked[-1] // 1000
+    assert durations[int(found.max_index)] == ranked[-1]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=100), st.integers(1, 10))
+def test_the_slowest_are_the_slowest(durations: list[int], most: int) -> None:
+    slowest = SlowestSamples(most)
+    for position, duration in enumerate(durations):
+        slowest.add(duration * 1000, position)
+    ranked = slowest.ranked()
+    assert [us for _, us in ranked] == sorted(durations, reverse=True)[:most]
+    assert all(durations[int(index)] == us for index, us in ranked)
+
+
+class Waits(Dataset[Any]):
+    """Every sample takes as long as the list says, ms."""
+
+    def __init__(self, milliseconds: list[float]) -> None:
+        self.milliseconds = milliseconds
+
+    def __len__(self) -> int:
+        return len(self.milliseconds)
+
+    def __getitem__(self, index: int) -> int:
+        if self.milliseconds[index]:
+            time.sleep(self.milliseconds[index] / 1000)
+        return index
+
+
+class WaitsTogether(Waits):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class WaitingStream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[int]:
+        for number in range(12):
+            time.sleep(0.12 if number == 7 else 0.002)
+            yield number
+
+
+SLOW = {5: 200, 17: 160, 30: 120}
+
+
+def milliseconds(usual: float) -> list[float]:
+    return [SLOW.get(index, usual) for index in range(40)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_slowest_samples_of_an_epoch_are_named(workers: int) -> None:
+    made = DataLoader(Waits(milliseconds(2)), batch_size=4, shuffle=True, num_workers=workers, record_samples=3)
+    list(made)
+    stats = made.stats()
+    assert [index for index, _ in stats.slowest] == ["5", "17", "30"]
+    for (index, us), told in zip(stats.slowest, SLOW.items(), strict=True):
+        assert us >= told[1] * 1000, index
+    assert stats.cost.count == 40
+    assert (stats.cost.max_index, stats.cost.max_us) == ("5", stats.slowest[0][1])
+    assert 2_000 * 0.9 <= stats.cost.p50_us < 120_000 * 0.9 <= stats.cost.p99_us
+    made.close()
+
+
+def test_without_being_asked_only_the_slowest_one_is_kept() -> None:
+    made = DataLoader(Waits(milliseconds(2)), batch_size=4, num_workers=2)
+    list(made)
+    assert made.stats().slowest == []
+    assert made.stats().cost.max_index == "5"
+    made.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_they_are_those_of_one_epoch(persistent: bool) -> None:
+    dataset = Waits(milliseconds(1))
+    made = DataLoader(
+        dataset, batch_size=4, sampler=range(32), num_workers=2, persistent_workers=persistent, record_samples=2
+    )  # fmt: skip
+    list(made)
+    assert [index for index, _ in made.stats().slowest] == ["5", "17"]
+    dataset.milliseconds[5] = 1.0  # a persistent worker has its copy of the dataset as it was
+    list(made)
+    assert made.stats().slowest[0][0] == ("5" if persistent else "17")
+    assert made.stats().cost.count == 32, "not 64"
+    made.close()
+
+
+def test_a_slow_one_among_cheap_ones_is_found() -> None:
+    """Cheap samples are not all timed; a surprise makes the fetcher look at every one again."""
+    made = DataLoader(Waits([150 if index in (200, 600) else 0 for index in range(1600)]), batch_size=4, num_workers=1)
+    list(made)
+    cost = made.stats().cost
+    assert cost.max_us >= 150_000
+    assert cost.max_index == "600"  # of the first, sample 200, only the batch is known
+    assert cost.p99_us <= CHEAP / 1000 * 20
+    made.close()
+
+
+def test_after_a_surprise_every_sample_is_timed_for_a_while() -> None:
+    pace = [0.0] * 64
+    dataset = Waits(pace)
+    fetcher = MapFetcher(dataset, auto_collation=True)
+    timed = []
+    for number in range(64):
+        pace[5] = 30.0 if number == 20 else 0.0
+        fetcher.fetch(list(range(64)))
+        timed.append(bool(fetcher.stamps))
+    assert timed[0] and not all(timed[:20]), "cheap ones are timed now and then"
+    assert all(timed[21:64]) and WARY > 43, "until the surprise"
+
+
+def test_samples_that_come_together_have_a_mean_and_no_culprit() -> None:
+    made = DataLoader(WaitsTogether([10.0] * 24), batch_size=8, num_workers=1, record_samples=2)
+    list(made)
+    stats = made.stats()
+    assert stats.cost.count == 24
+    assert stats.cost.p50_us >= 9_000 * 0.9
+    assert stats.cost.max_index == ""
+    assert stats.slowest == []
+    made.close()
+
+
+def test_samples_of_a_stream_are_named_by_their_place_in_the_batch() -> None:
+    made = DataLoader(WaitingStream(), batch_size=4, num_workers=1, record_samples=1)
+    list(made)
+    stats = made.stats()
+    assert stats.cost.count == 12
+    assert stats.slowest[0][0] == "3"
+    assert stats.slowest[0][1] >= 120_000
+    made.close()
+
+
+def test_without_batches_every_sample_counts() -> None:
+    made = DataLoader(Waits(milliseconds(1)), batch_size=None, num_workers=2, record_samples=1)
+    list(made)
+    assert made.stats().cost.count == 40
+    assert made.stats().slowest[0][0] == "5"
+    made.close()
+
+
+def test_loading_inline_counts_none() -> None:
+    made = DataLoader(Samples())
+    list(made)
+    assert made.stats().cost.count == 0

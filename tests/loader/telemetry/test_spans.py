@@ -1,0 +1,107 @@
+"""Batch spans: every batch at low rates, a fair and stated share of them at high ones."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from loader.protocol import Spans
+from loader.telemetry.spans import RATE, RING, SpanRing
+from tests.loader.support import DataLoader, Samples
+from tests.loader.telemetry.servers import GoodServer, until
+
+SECOND = 1_000_000_000
+
+
+def play(ring: SpanRing, rate: int, seconds: float, start: int = 0) -> list[Spans]:
+    """Yield batches at a steady rate by a clock of our own, and take spans five times a second."""
+    taken = []
+    ring.watch(start)
+    apart = SECOND // rate
+    due = start + SECOND // 5
+    for batch in range(int(rate * seconds)):
+        now = start + (batch + 1) * apart
+        if batch % ring.stride == 0:
+            ring.add(batch % 3, 7, batch, now - 4000, now - 3000, now - 2000, now - 1000, now)
+        if now >= due:
+            due += SECOND // 5
+            spans = ring.take(now, now / 1e9)
+            if spans is not None:
+                taken.append(spans)
+    return taken
+
+
+def test_at_low_rates_every_batch_has_one() -> None:
+    taken = play(SpanRing(), RATE // 2, 3)
+    shown = [span.batch for spans in taken for span in spans.spans]
+    assert {spans.stride for spans in taken} == {1}
+    assert shown == list(range(len(shown)))
+    assert len(shown) >= RATE
+
+
+@pytest.mark.parametrize("rate", [RATE * 3, RATE * 40, RATE * 200])
+def test_at_high_rates_the_stride_is_stated_and_kept(rate: int) -> None:
+    taken = play(SpanRing(), rate, 3)
+    for spans in taken:
+        shown = [span.batch for span in spans.spans]
+        assert spans.stride & (spans.stride - 1) == 0, "a power of two"
+        assert shown == list(range(shown[0], shown[-1] + 1, spans.stride)), "all of them, and no others"
+        assert not shown[0] % spans.stride
+    settled = taken[2:]
+    assert {spans.stride for spans in settled} == {settled[0].stride}, "a steady rate has one stride"
+    assert rate / settled[0].stride <= RATE * 1.1
+    assert rate / settled[0].stride > RATE * 0.4
+
+
+def test_the_stride_follows_the_rate_down_again() -> None:
+    ring = SpanRing()
+    play(ring, RATE * 40, 2)
+    assert ring.stride > 16
+    slow = play(ring, RATE // 5, 4, start=10 * SECOND)
+    assert slow[-1].stride == 1
+
+
+def test_moments_are_told_relative_to_the_first_start() -> None:
+    ring = SpanRing()
+    ring.watch(0)
+    ring.add(1, 2, 0, 5_000_000, 6_000_000, 7_000_000, 8_000_000, 9_000_000)
+    ring.add(0, 2, 1, 4_000_000, 4_500_000, 5_000_000, 5_500_000, 9_100_000)
+    spans = ring.take(SECOND, 100.0)
+    assert spans is not None
+    assert spans.base == pytest.approx(100.0 - (SECOND - 4_000_000) / 1e9)
+    first, second = spans.spans
+    assert (first.worker, first.epoch, first.batch) == (1, 2, 0)
+    assert (first.start_us, first.fetched_us, first.collated_us, first.sent_us, first.yielded_us) == (
+        1000, 2000, 3000, 4000, 5000,
+    )  # fmt: skip
+    assert second.start_us == 0
+    assert ring.take(SECOND, 100.0) is None
+
+
+def test_what_nobody_takes_is_bounded() -> None:
+    ring = SpanRing()
+    ring.watch(0)
+    for batch in range(3 * RING):
+        ring.add(0, 0, batch, 1, 2, 3, 4, 5)
+    spans = ring.take(SECOND // 100, 0.0)
+    assert spans is not None
+    assert [span.batch for span in spans.spans] == list(range(2 * RING, 3 * RING))
+
+
+def test_a_watched_loader_tells_the_life_of_every_batch(server: GoodServer) -> None:
+    began = time.time()
+    watched = DataLoader(Samples(length=60), num_workers=2, monitor=server.url, publish_interval=0.05)
+    for _ in watched:
+        time.sleep(0.005)
+    watched.close()
+    until(lambda: server.only.said_goodbye)
+    told = [event for event in server.only.events if isinstance(event, Spans)]
+    spans = [(spans.base, span) for spans in told for span in spans.spans]
+    assert [span.batch for _, span in spans] == list(range(60))
+    assert {span.worker for _, span in spans} == {0, 1}
+    for base, span in spans:
+        moments = [span.start_us, span.fetched_us, span.collated_us, span.sent_us, span.yielded_us]
+        assert moments == sorted(moments)
+        assert began - 0.01 <= base + span.start_us / 1e6
+        assert base + span.yielded_us / 1e6 <= time.time() + 0.01

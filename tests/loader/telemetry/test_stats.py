@@ -1,0 +1,195 @@
+"""`stats()`: a typed snapshot at any time, whose numbers are right in situations that are known."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.multiprocessing
+from torch.utils.data import Dataset
+
+from loader.protocol import Snapshot
+from tests.loader.support import DataLoader, Samples, Stream
+from tests.loader.telemetry.servers import until
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+
+class Gated(Dataset[Any]):
+    """Samples from `first` on wait for the gate."""
+
+    def __init__(self, length: int, first: int, last: int | None = None) -> None:
+        self.length, self.gated = length, range(first, length if last is None else last)
+        self.gate = torch.multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.gated:
+            self.gate.wait(30)
+        return index
+
+
+def test_it_can_be_had_at_any_time() -> None:
+    made = DataLoader(Samples(length=8), batch_size=2, num_workers=1)
+    seen = {"new": made.stats().state}
+    iterator = iter(made)
+    next(iterator)
+    seen["running"] = made.stats().state
+    made.pause()
+    seen["paused"] = until(lambda: made.stats().state == "paused" and "paused")
+    made.resume()
+    list(iterator)
+    seen["finished"] = made.stats().state
+    made.close()
+    seen["closed"] = made.stats().state
+    assert seen == {"new": "idle", "running": "running", "paused": "paused", "finished": "finished", "closed": "closed"}
+    copy = pickle.loads(pickle.dumps(made))
+    assert copy.stats().batches == 0
+
+
+def test_a_failed_epoch_is_one() -> None:
+    made = DataLoader(Samples(length=4), sampler=FailingSampler(), num_workers=1)
+    with pytest.raises(KeyError):
+        list(made)
+    assert made.stats().state == "failed"
+    made.close()
+
+
+class FailingSampler:
+    def __iter__(self) -> Any:
+        yield 0
+        raise KeyError("sampler")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_yielded_is_counted(workers: int) -> None:
+    made = DataLoader(Samples("tensor", length=10), batch_size=4, num_workers=workers)
+    for _ in range(3):
+        assert len(list(made)) == 3
+    stats = made.stats()
+    assert (stats.batches, stats.samples, stats.epoch, stats.batch, stats.length) == (9, 30, 2, 3, 3)
+    if workers:
+        assert stats.bytes >= 30 * 6 * 4
+    made.close()
+
+
+def test_a_stream_has_no_length() -> None:
+    made = DataLoader(Stream(length=10), num_workers=2)
+    assert made.stats().length is None
+    assert len(list(made)) == 10
+    assert made.stats().samples == 10
+    made.close()
+
+
+def test_when_training_stands_still_everything_ahead_is_ready() -> None:
+    made = DataLoader(Samples(length=100), num_workers=2, prefetch_factor=4)
+    iterator = iter(made)
+    next(iterator)
+    stats: Snapshot = until(lambda: full(made))
+    assert (stats.queues.window, stats.queues.data, stats.queues.in_flight) == (8, 8, 8)
+    assert (stats.queues.index, stats.queues.reorder, stats.queues.pin) == (0, 0, 0)
+    assert [worker.state for worker in stats.workers] == ["idle", "idle"]
+    assert sum(worker.batches for worker in stats.workers) == 9
+    list(iterator)
+    assert made.stats().queues.data == 0
+    assert made.stats().batches == 100
+    made.close()
+
+
+def full(made: Any) -> Snapshot | None:
+    stats: Snapshot = made.stats()
+    idle = all(worker.state == "idle" for worker in stats.workers)
+    return stats if stats.queues.data == stats.queues.window and idle else None
+
+
+def test_behind_a_late_batch_the_finished_ones_are_in_the_reorder_buffer() -> None:
+    dataset = Gated(40, first=2, last=3)
+    made = DataLoader(dataset, num_workers=2, prefetch_factor=4, multiprocessing_context="fork")
+    iterator = iter(made)
+    assert [int(next(iterator)), int(next(iterator))] == [0, 1]
+    waiting = threading.Thread(target=lambda: next(iterator))
+    waiting.start()
+    stats: Snapshot = until(lambda: (s := made.stats()).queues.reorder == s.queues.window - 1 and s)
+    assert stats.queues.data == 0
+    assert stats.queues.in_flight == stats.queues.window == 8
+    busy = [worker for worker in stats.workers if worker.state == "fetching"]
+    assert [worker.batch for worker in busy] == [2]
+    assert busy[0].state_us > 0
+    dataset.gate.set()
+    waiting.join()
+    assert [int(batch) for batch in iterator] == list(range(3, 40))
+    made.close()
+
+
+def test_tasks_that_workers_have_not_begun_are_in_their_index_queues() -> None:
+    dataset = Gated(20, first=0)
+    made = DataLoader(dataset, num_workers=1, prefetch_factor=6, multiprocessing_context="fork")
+    iterator = iter(made)
+    stats: Snapshot = until(lambda: (s := made.stats()).workers and s.workers[0].state == "fetching" and s)
+    assert 1 <= stats.queues.in_flight <= stats.queues.window == 6
+    assert stats.queues.index == stats.workers[0].index_queue == stats.queues.in_flight - 1
+    dataset.gate.set()
+    assert len(list(iterator)) == 20
+    made.close()
+
+
+def test_workers_show_what_they_are() -> None:
+    made = DataLoader(Samples("big", length=200), batch_size=4, num_workers=2)
+    iterator = iter(made)
+    next(iterator)
+    until(lambda: all(worker.batches for worker in made.stats().workers))
+    workers = made.stats().workers
+    assert [worker.id for worker in workers] == [0, 1]
+    for worker in workers:
+        assert Path(f"/proc/{worker.pid}").exists()
+        assert worker.rss > 1 << 20
+        assert worker.samples == worker.batches * 4 or worker.state != "idle"
+        assert worker.fetch_us + worker.collate_us + worker.send_us > 0
+    list(iterator)
+    made.close()
+
+
+def test_looking_from_other_threads_disturbs_nothing() -> None:
+    made = DataLoader(Samples(length=300), num_workers=2)
+    stop, looks, problems = threading.Event(), [0], []
+
+    def look() -> None:
+        while not stop.is_set():
+            stats = made.stats()
+            looks[0] += 1
+            if stats.queues.in_flight > stats.queues.window or stats.batch > 300:
+                problems.append(stats)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        assert [int(batch) for batch in made] == list(range(300))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert looks[0] > 10
+    assert problems == []
+    made.close()
+
+
+def test_a_person_can_read_it() -> None:
+    made = DataLoader(Samples("tensor", length=40), batch_size=2, num_workers=2, record_samples=2)
+    before = str(made.stats())
+    assert before.splitlines()[0] == "idle, epoch 0, batch 0 of 20; 0 of 2 workers"
+    assert "not started" in before
+    iterator = iter(made)
+    next(iterator)
+    until(lambda: len(made.stats().workers) == 2)
+    text = str(made.stats())
+    assert text.startswith("running, epoch 0, batch 1 of 20; 2 of 2 workers")
+    for word in ("yielded", "time", "queues", "memory", "worker", "pid"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= 100
+    list(iterator)
+    made.close()

@@ -1,0 +1,379 @@
+"""Where the training thread's time goes: every moment has one cause, the right one, and they add up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch.multiprocessing
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset
+
+from loader.pinning import PinStage
+from loader.protocol import Times
+from loader.telemetry.times import Cause, TimeAccount
+from tests.loader.support import DataLoader, Samples, Stream
+from tests.loader.telemetry.servers import until
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+KINDS = Times.__struct_fields__
+
+
+def total(times: Times) -> int:
+    return sum(getattr(times, kind) for kind in KINDS)
+
+
+def of(times: Times, cause: Cause) -> int:
+    value: int = getattr(times, f"{cause.name.lower()}_us")
+    return value
+
+
+# ------------------------------------------------------------------------------------- with a clock of our own
+
+
+def test_the_causes_are_the_protocol_s() -> None:
+    assert tuple(f"{cause.name.lower()}_us" for cause in Cause) == KINDS
+
+
+def test_a_known_schedule_has_the_known_answer() -> None:
+    account = TimeAccount()
+    assert total(account.times(5_000)) == 0, "the first next() starts the clock"
+    account.enter(10_000)
+    account.wait(10_000, Cause.STARTUP)
+    account.change(40_000, Cause.STARVATION)
+    account.leave(50_000)
+    account.exit(51_000)
+    account.enter(70_000)  # 19 µs of compute
+    account.wait(71_000, Cause.STARVATION)
+    account.change(75_000, Cause.REORDER_STALL)
+    account.change(85_000, Cause.PIN_WAIT)
+    account.change(88_000, Cause.PAUSED)
+    account.leave(98_000)
+    account.exit(99_000)
+    account.stop(102_000)
+    assert account.times(10**9) == Times(
+        compute_us=22, starvation_us=17, reorder_stall_us=10, pin_wait_us=3, paused_us=10, startup_us=30
+    )
+
+
+def test_the_moment_under_way_counts() -> None:
+    account = TimeAccount()
+    account.enter(0)
+    assert account.times(7_000) == Times(starvation_us=7)
+    account.exit(8_000)
+    assert account.times(10_000) == Times(starvation_us=8, compute_us=2)
+    account.enter(10_000)
+    account.wait(10_000, Cause.STARVATION)
+    account.change(30_000, Cause.REORDER_STALL)
+    assert account.times(70_000) == Times(compute_us=2, starvation_us=28, reorder_stall_us=40)
+    assert account.times(80_000) == Times(compute_us=2, starvation_us=28, reorder_stall_us=50), "a look changes nothing"
+
+
+def test_what_the_conductor_said_of_an_earlier_wait_is_forgotten() -> None:
+    account = TimeAccount()
+    account.enter(0)
+    account.change(5_000, Cause.PAUSED)
+    account.wait(10_000, Cause.STARVATION)
+    account.leave(20_000)
+    account.exit(20_000)
+    account.stop(30_000)
+    assert account.times(30_000) == Times(compute_us=10, starvation_us=20)
+
+
+def test_a_wait_that_the_end_of_the_epoch_ends_does_not_start_the_clock_again() -> None:
+    account = TimeAccount()
+    account.enter(0)
+    account.wait(0, Cause.STARVATION)
+    account.stop(10_000)
+    account.leave(11_000)
+    account.exit(12_000)
+    assert account.times(10**9) == Times(starvation_us=10)
+
+
+def test_an_epoch_is_the_difference() -> None:
+    account = TimeAccount()
+    account.enter(0)
+    account.stop(10_000)
+    before = account.copy()
+    account.enter(50_000)
+    account.wait(50_000, Cause.REORDER_STALL)
+    account.leave(90_000)
+    account.exit(90_000)
+    account.stop(91_000)
+    assert account.since(before, 10**9) == Times(compute_us=1, reorder_stall_us=40)
+
+
+@dataclass
+class Step:
+    apart: int
+    """Microseconds since the step before."""
+    causes: list[tuple[int, Cause]]
+    """The wait: how long for what; empty: the batch was there."""
+    inside: int
+    """Microseconds that `next()` took beside."""
+    last: bool
+    """The epoch ends behind it."""
+
+
+waits = st.lists(st.tuples(st.integers(0, 50), st.sampled_from(list(Cause)[1:])), max_size=4)
+steps = st.lists(st.builds(Step, st.integers(0, 50), waits, st.integers(0, 9), st.booleans()), min_size=1, max_size=30)
+
+
+@given(steps)
+def test_nothing_is_lost_and_nothing_counted_twice(script: list[Step]) -> None:
+    account, now, clock_runs = TimeAccount(), 0, False
+    expected = dict.fromkeys(Cause, 0)
+    for step in script:
+        now += step.apart * 1000
+        if clock_runs:
+            expected[Cause.COMPUTE] += step.apart
+        account.enter(now)
+        clock_runs = True
+        for position, (length, cause) in enumerate(step.causes):
+            (account.change if position else account.wait)(now, cause)
+            now += length * 1000
+            expected[cause] += length
+        if step.causes:
+            account.leave(now)
+        now += step.inside * 1000
+        expected[Cause.STARVATION] += step.inside
+        account.exit(now)
+        assert {cause: of(account.times(now), cause) for cause in Cause} == expected
+        if step.last:
+            account.stop(now)
+            clock_runs = False
+
+
+# ----------------------------------------------------------------------------------------- with real pools
+
+
+class Slow(Dataset[Any]):
+    """Some samples wait for a gate; all of them take a little."""
+
+    def __init__(self, length: int, gated: Iterable[int] = (), seconds: float = 0.0) -> None:
+        self.length, self.gated, self.seconds = length, set(gated), seconds
+        self.gate = torch.multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.gated:
+            self.gate.wait(30)
+        time.sleep(self.seconds)
+        return index
+
+
+@dataclass
+class Run:
+    times: Times
+    wall: float
+    """µs from the first next() to the end of the epoch, by our own clock."""
+    inside: float
+    """µs of it within next()."""
+
+
+def run(loader: Any, step: Callable[[int], object] = lambda _number: None) -> Run:
+    """One epoch, timed by us as the loader times it."""
+    iterator = iter(loader)
+    began = time.monotonic()
+    inside, number = 0.0, 0
+    while True:
+        entered = time.monotonic()
+        try:
+            next(iterator)
+        except StopIteration:
+            break
+        finally:
+            left = time.monotonic()
+            inside += left - entered
+        step(number)
+        number += 1
+    return Run(loader.stats().epoch_times, (left - began) * 1e6, inside * 1e6)
+
+
+def assert_adds_up(found: Run) -> None:
+    """To within one per cent; a few ms are the ends of the epoch, which are not the training thread's waiting."""
+    slack = found.wall * 0.01 + 5_000
+    assert abs(total(found.times) - found.wall) <= slack, found
+    assert abs(total(found.times) - found.times.compute_us - found.inside) <= slack, found
+
+
+def opener(dataset: Slow, loader: Any, seconds: float, seen: Callable[[Any], object]) -> threading.Thread:
+    """Opens the gate `seconds` after `seen` says of a snapshot that things are as they are to be."""
+
+    def work() -> None:
+        until(lambda: seen(loader.stats()))
+        time.sleep(seconds)
+        dataset.gate.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_slow_sample_is_a_reorder_stall() -> None:
+    dataset = Slow(12, gated=[3])
+    made = DataLoader(dataset, num_workers=2, multiprocessing_context="fork")
+    helper = opener(dataset, made, 0.4, lambda stats: stats.queues.reorder and stats.batch == 3)
+    found = run(made)
+    helper.join()
+    assert_adds_up(found)
+    assert found.times.reorder_stall_us >= 0.38e6
+    assert found.times.reorder_stall_us >= 0.8 * (found.inside - found.times.startup_us)
+    assert found.times.pin_wait_us == found.times.paused_us == 0
+    stats = made.stats()
+    assert stats.stalls.us == pytest.approx(found.times.reorder_stall_us, rel=0.05, abs=20_000)
+    made.close()
+
+
+def test_the_only_batch_that_is_late_is_starvation() -> None:
+    """Nothing is finished behind it: no order holds anything up."""
+    dataset = Slow(6, gated=[3])
+    made = DataLoader(dataset, num_workers=1, multiprocessing_context="fork")
+    helper = opener(dataset, made, 0.4, lambda stats: stats.batch == 3)
+    found = run(made)
+    helper.join()
+    assert_adds_up(found)
+    assert found.times.starvation_us >= 0.38e6
+    assert found.times.reorder_stall_us == found.times.pin_wait_us == found.times.paused_us == 0
+    made.close()
+
+
+def test_a_slow_consumer_computes() -> None:
+    made = DataLoader(Samples(length=20), num_workers=2)
+    found = run(made, lambda _number: time.sleep(0.03))
+    assert_adds_up(found)
+    assert found.times.compute_us >= 20 * 30_000
+    assert found.times.compute_us == pytest.approx(found.wall - found.inside, rel=0.01, abs=5_000)
+    made.close()
+
+
+def test_a_paused_pool_is_paused_and_not_starving() -> None:
+    made = DataLoader(Samples(length=60), num_workers=2, prefetch_factor=2)
+
+    def work() -> None:
+        until(lambda: made.stats().state == "paused" and made.stats().times.paused_us)
+        time.sleep(0.4)
+        made.resume()
+
+    helper = threading.Thread(target=work)
+
+    def step(number: int) -> None:
+        if number == 10:
+            made.pause()
+            helper.start()
+
+    found = run(made, step)
+    helper.join()
+    assert_adds_up(found)
+    assert found.times.paused_us >= 0.38e6
+    assert found.times.reorder_stall_us <= 0.2 * found.wall
+    made.close()
+
+
+def slow_start(_worker: int) -> None:
+    time.sleep(0.4)
+
+
+def test_before_the_first_batch_it_is_startup() -> None:
+    made = DataLoader(Samples(length=8), num_workers=2, worker_init_fn=slow_start)
+    found = run(made)
+    assert_adds_up(found)
+    assert found.times.startup_us >= 0.38e6
+    assert found.times.startup_us >= 0.8 * found.inside
+    made.close()
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory'")
+def test_a_slow_pin_stage_is_pin_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = PinStage._pin
+
+    def slow(stage: PinStage, finished: Any) -> None:
+        time.sleep(0.03)
+        real(stage, finished)
+
+    monkeypatch.setattr(PinStage, "_pin", slow)
+    made = DataLoader(Samples(length=20), num_workers=2, pin_memory=True)
+    found = run(made)
+    assert_adds_up(found)
+    assert found.times.pin_wait_us >= 0.7 * (found.inside - found.times.startup_us)
+    pin = made.stats().pin
+    assert pin.batches == 20
+    assert pin.us >= 20 * 30_000
+    made.close()
+
+
+def test_loading_inline_is_starvation_after_the_first_batch() -> None:
+    made = DataLoader(Slow(10, seconds=0.03))
+    found = run(made, lambda _number: time.sleep(0.01))
+    assert_adds_up(found)
+    assert found.times.startup_us >= 30_000
+    assert found.times.starvation_us >= 9 * 30_000
+    assert found.times.compute_us >= 10 * 10_000
+    assert found.times.reorder_stall_us == found.times.pin_wait_us == found.times.paused_us == 0
+
+
+def shuffled(seconds: float) -> Iterator[Any]:
+    for workers, dataset, more in (
+        (2, Slow(30, seconds=seconds), {"persistent_workers": True}),
+        (2, Slow(30, seconds=seconds), {"in_order": False}),
+        (2, Stream(length=30), {}),
+        (0, Stream(length=30), {}),
+    ):
+        yield DataLoader(dataset, num_workers=workers, batch_size=2, **more)
+
+
+def test_every_epoch_adds_up_and_so_do_all_together() -> None:
+    for made in shuffled(0.002):
+        runs = [run(made, lambda number: time.sleep(0.004 * (number % 3))) for _ in range(3)]
+        for found in runs:
+            assert_adds_up(found)
+        assert total(made.stats().times) == pytest.approx(sum(total(each.times) for each in runs), rel=0.001, abs=50)
+        made.close()
+
+
+def test_an_abandoned_epoch_stops_the_clock() -> None:
+    made = DataLoader(Samples(length=50), num_workers=2)
+    iterator = iter(made)
+    next(iterator)
+    del iterator
+    before = made.stats().times
+    time.sleep(0.05)
+    assert made.stats().times == before
+    made.close()
+
+
+class Broken(Samples):
+    def __getitem__(self, key: Any) -> Any:
+        if key == 4:
+            raise KeyError("broken")
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_raises_disturbs_nothing(workers: int) -> None:
+    made = DataLoader(Broken(length=8), num_workers=workers)
+    iterator = iter(made)
+    began = time.monotonic()
+    came = 0
+    while True:
+        try:
+            next(iterator)
+            came += 1
+        except KeyError:
+            time.sleep(0.1)  # training's own time
+        except StopIteration:
+            break
+    wall = (time.monotonic() - began) * 1e6
+    times = made.stats().epoch_times
+    assert came == 7
+    assert abs(total(times) - wall) <= wall * 0.01 + 5_000
+    assert times.compute_us >= 100_000
+    made.close()
