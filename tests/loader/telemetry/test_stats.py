@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,16 @@ def test_tasks_that_workers_have_not_begun_are_in_their_index_queues() -> None:
     made.close()
 
 
+class Unhurried(Samples):
+    """Slow enough for two workers to have work."""
+
+    def __getitem__(self, key: Any) -> Any:
+        time.sleep(0.002)
+        return super().__getitem__(key)
+
+
 def test_workers_show_what_they_are() -> None:
-    made = DataLoader(Samples("big", length=200), batch_size=4, num_workers=2)
+    made = DataLoader(Unhurried("big", length=80), batch_size=4, num_workers=2)
     iterator = iter(made)
     next(iterator)
     until(lambda: all(worker.batches for worker in made.stats().workers))

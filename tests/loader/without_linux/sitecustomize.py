@@ -53,3 +53,4 @@ def without_proc(open_file: Any) -> Any:
 ctypes.CDLL = Library  # type: ignore[misc]
 pathlib.Path.open = without_proc(pathlib.Path.open)  # type: ignore[method-assign]
 builtins.open = io.open = without_proc(io.open)
+os.open = without_proc(os.open)
