@@ -161,10 +161,11 @@ class _Collector(Collector):
             for worker in {worker.id: worker for worker in living}.values():
                 values = [*_labels(entry), str(worker.id)]
                 batches.add_metric(values, worker.batches)
-                cpu.add_metric(values, worker.cpu_us / 1e6)
+                cpu.add_metric(values, worker.cpu_ms / 1e3)
                 rss.add_metric(values, worker.rss)
-                for phase in PHASES:
-                    seconds.add_metric([*values, phase], getattr(worker, f"{phase}_us") / 1e6)
+                spent = worker.fetch_us / 1e6, worker.collate_us / 1e6, worker.send_us / 1e6, worker.idle_ms / 1e3
+                for phase, amount in zip(PHASES, spent, strict=True):
+                    seconds.add_metric([*values, phase], amount)
         yield from (batches, seconds, cpu, rss)
 
 

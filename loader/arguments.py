@@ -15,7 +15,7 @@ def given(value: int | None) -> int | None:
     return None if isinstance(value, Assumed) else value
 
 
-def whole(argument: str, value: int | None, default: int | None, least: int) -> int | None:
+def whole(argument: str, value: int | None, default: int | None, least: int, most: int | None = None) -> int | None:
     """Check a whole number."""
     if value is None:
         return default
@@ -23,6 +23,8 @@ def whole(argument: str, value: int | None, default: int | None, least: int) -> 
         raise TypeError(f"{argument} must be an int, but got {argument}={value!r}")
     if value < least:
         raise ValueError(f"{argument} must be at least {least}, but got {argument}={value!r}")
+    if most is not None and value > most:
+        raise ValueError(f"{argument} must be at most {most}, but got {argument}={value!r}")
     return value
 
 

@@ -17,6 +17,7 @@ from .control import Gate, Outcome, Ticket, check_resume_after, check_workers
 from .digest import Digest
 from .iteration.base import EpochIterator
 from .iteration.inline import InlineIterator
+from .iteration.persistent import PersistentEpoch
 from .iteration.pooled import PooledIterator
 from .pool.pool import wait_for_pools
 from .protocol import CommandEvent, LoaderState, Snapshot
@@ -108,7 +109,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.memory_budget = whole("memory_budget", memory_budget, None, 1)
         self.max_workers: int = whole("max_workers", max_workers, max(128, 4 * (os.cpu_count() or 1)), 1) or 1
         self.max_retries: int = whole("max_retries", max_retries, 2, 0) or 0
-        self.record_samples: int = whole("record_samples", record_samples, 0, 0) or 0
+        self.record_samples: int = whole("record_samples", record_samples, 0, 0, 1000) or 0
         self.stack_after = seconds("stack_after", stack_after, 0.01, 86400)
         self.is_iterable = isinstance(dataset, IterableDataset)
         self.ledger = Ledger()
@@ -133,7 +134,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     # -- iteration ------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> EpochIterator:  # type: ignore[override]
+    def __iter__(self) -> EpochIterator | PersistentEpoch:  # type: ignore[override]
         self._check_open()
         if self._owner != os.getpid():
             self._start_over_after_fork()
@@ -151,7 +152,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             else:
                 current.reset(self, state, refresh=self._stale)
             self._stale = False
-            return self._register(current)
+            return PersistentEpoch(self._register(current))
 
     def _get_iterator(self, state: checkpoint.State | None = None) -> EpochIterator:  # type: ignore[override]
         if self.num_workers == 0:
@@ -269,6 +270,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self.is_closed = True
             iterators, self._iterator = list(self._live), None
         for iterator in iterators:
+            self.ledger.leave(iterator.number)
             if isinstance(iterator, PooledIterator):
                 iterator.close()
         wait_for_pools(self.ledger)

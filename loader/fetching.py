@@ -25,8 +25,12 @@ WARY = 1024
 class Fetcher(Protocol):
     stamps: list[int]
     """When each sample of the batch was there, ns of the monotonic clock; empty if they were not timed."""
+    began: int
+    """When the first one was asked for."""
     at_once: bool
     """The samples of a batch come all together: only their mean time is known."""
+    surprise: int
+    """What a batch took, ns, whose samples were not timed because they are cheap, and which was not cheap; else 0."""
 
     def position(self) -> int:
         """How many samples of the batch under way are there."""
@@ -47,6 +51,7 @@ class MapFetcher:
         self._size = 0
         self._fast = 0
         self._wary = 0
+        self.began = self.surprise = 0
         self.at_once = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
     def fetch(self, index: Any) -> Any:
@@ -54,11 +59,12 @@ class MapFetcher:
         stamps: list[int] = []
         self._samples, self.stamps = samples, stamps
         self._left = None
+        self.surprise = 0
+        self.began = start = _clock()
         if not self.auto_collation:
             sample = self.dataset[index]
             stamps.append(_clock())
             return sample
-        start = _clock()
         if self.at_once:
             whole = self.dataset.__getitems__(index)
             count, taken = length_hint(whole, 1), _clock() - start
@@ -70,8 +76,9 @@ class MapFetcher:
             self._size = len(index)
             self._left = left = iter(index)
             samples = [dataset[key] for key in left]
-            if _clock() - start > CHEAP * len(samples):
-                self._fast, self._wary = 0, WARY
+            taken = _clock() - start
+            if taken > CHEAP * len(samples):
+                self._fast, self._wary, self.surprise = 0, WARY, taken
             return samples
         keep, stamp = samples.append, stamps.append
         for key in index:
@@ -93,6 +100,7 @@ class IterableFetcher:
     """Raises StopIteration when the dataset has no more batches."""
 
     at_once = False
+    surprise = 0
 
     def __init__(self, dataset: Any, auto_collation: bool, drop_last: bool, state: Any = None) -> None:
         """`state` is what `state_dict` gave: the dataset goes on from there."""
@@ -107,6 +115,7 @@ class IterableFetcher:
         self.ended = False
         self.stateful = saves(self.iterator) or saves(dataset)
         self.stamps: list[int] = []
+        self.began = 0
         self._samples: list[Any] = []
 
     def fetch(self, index: Any) -> Any:
@@ -114,6 +123,7 @@ class IterableFetcher:
         samples: list[Any] = []
         stamps: list[int] = []
         self._samples, self.stamps = samples, stamps
+        self.began = _clock()
         if self.ended:
             raise StopIteration
         if not self.auto_collation:

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-PROTOCOL = (1, 0)
+PROTOCOL = (2, 0)
 """This description's version: (major, minor)."""
 
 MAX_MESSAGE = 1 << 20
@@ -102,7 +102,7 @@ class Times(Struct, frozen=True, array_like=True):
     compute_us: Count = 0
     """Between two calls of `next()`: the time is training's own."""
     starvation_us: Count = 0
-    """In `next()`, and no batch at all was finished."""
+    """In `next()`, and no batch at all was finished; and what `next()` takes itself, the sampler included."""
     reorder_stall_us: Count = 0
     """In `next()`, and a later batch was finished but the next one was not."""
     pin_wait_us: Count = 0
@@ -114,7 +114,7 @@ class Times(Struct, frozen=True, array_like=True):
 
 
 class Worker(Struct, frozen=True, array_like=True):
-    """One worker process. Times are sums since its birth."""
+    """One worker process. Times are sums since its birth, the state under way included."""
 
     id: Count
     """Its number in the pool, from 0."""
@@ -127,19 +127,17 @@ class Worker(Struct, frozen=True, array_like=True):
     index_queue: Count = 0
     """Tasks handed to it and not started."""
     batches: Count = 0
-    samples: Count = 0
-    bytes: Count = 0
     fetch_us: Count = 0
     """Time in the dataset."""
     collate_us: Count = 0
     """Time in collate_fn."""
     send_us: Count = 0
     """Time to place the batch into its slot or message and to send it."""
-    idle_us: Count = 0
+    idle_ms: Count = 0
     """Time without a task, paused time included."""
     rss: Count = 0
-    """Resident memory."""
-    cpu_us: Count = 0
+    """Resident memory; 0: not known."""
+    cpu_ms: Count = 0
     """Processor time used, user and system."""
 
 
@@ -293,13 +291,13 @@ class EpochEvent(Struct, frozen=True, tag="epoch", tag_field="kind"):
 
 
 class CommandEvent(Struct, frozen=True, tag="command", tag_field="kind"):
-    """A pause, resume or resize that took effect or was refused, wherever it came from."""
+    """A pause, resume or resize and what came of it, wherever it came from."""
 
     at: Moment
     action: Literal["resize", "pause", "resume"]
     state: CommandState
     by: Text = ""
-    """The token's name, or "local" for a call in the training process."""
+    """The token's name; "local" for a call in the training process; "timer" for the end of a pause with a limit."""
     command: Text = ""
     """The command's id; empty for a local call."""
     asked: int | None = None

@@ -104,6 +104,6 @@ class WorkerRates:
                 (worker.fetch_us - before.fetch_us) * each,
                 (worker.collate_us - before.collate_us) * each,
                 (worker.send_us - before.send_us) * each,
-                (worker.cpu_us - before.cpu_us) / 1e6 / seconds,
+                (worker.cpu_ms - before.cpu_ms) / 1e3 / seconds,
             )
         return WorkerLine(worker)

@@ -25,14 +25,12 @@ export function worker(some: Partial<Worker> = {}): Worker {
     batch: -1,
     index_queue: 0,
     batches: 0,
-    samples: 0,
-    bytes: 0,
     fetch_us: 0,
     collate_us: 0,
     send_us: 0,
-    idle_us: 0,
+    idle_ms: 0,
     rss: 0,
-    cpu_us: 0,
+    cpu_ms: 0,
     ...some,
   };
 }

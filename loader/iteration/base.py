@@ -61,7 +61,7 @@ class EpochIterator(Iterator[Any]):
         elif self._sampler_iter is None or self.samples_late:
             self._sampler_iter = track(self._index_sampler)
         self.yielded = 0 if state is None else state["batch"]
-        self.number = self.ledger.next_epoch()
+        self.number = self.ledger.next_epoch(self.yielded)
         self.ended = self.failed = False
 
     def close_epoch(self, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:
@@ -69,7 +69,7 @@ class EpochIterator(Iterator[Any]):
         if not self.ended:
             self.ended = True
             self.failed = what == "failed"
-            self.ledger.times.stop(time.monotonic_ns())
+            self.ledger.leave(self.number)
             self.ledger.end_epoch(self.number, what, self.yielded, reason)
 
     def __next__(self) -> Any:
@@ -88,6 +88,10 @@ class EpochIterator(Iterator[Any]):
 
     def __len__(self) -> int:
         return len(self._index_sampler)
+
+    def __del__(self) -> None:
+        if "number" in self.__dict__:
+            self.close_epoch("abandoned")
 
     def __getstate__(self) -> NoReturn:
         raise NotImplementedError("{} cannot be pickled", self._name)

@@ -12,6 +12,7 @@ from ..checkpoint import State
 from ..collating import collate_into, default_collate
 from ..fetching import IterableFetcher, MapFetcher, sample_count
 from ..pinning import pin
+from ..telemetry.sizes import measure
 from ..telemetry.times import Cause
 from .base import EpochIterator
 from .datapipes import apply_seed, distributed_settings
@@ -44,10 +45,11 @@ class InlineIterator(EpochIterator):
             self._fetcher = MapFetcher(dataset, self._auto)
 
     def _next(self) -> Any:
-        times, started = self.ledger.times, time.monotonic_ns()
-        times.enter(started)
+        times = self.ledger.times
+        if not self.ended:
+            self.ledger.enter(self.number)
         if self._gate.status()[0]:
-            times.wait(started, Cause.PAUSED)
+            times.wait(time.monotonic_ns(), Cause.PAUSED)
             self._gate.wait()
             times.leave(time.monotonic_ns())
         if self._gate.closed:
@@ -64,7 +66,7 @@ class InlineIterator(EpochIterator):
                 raise
             except Exception:
                 # A batch that failed counts as yielded: asked for the next, the loader goes on behind it.
-                self._note(index, 0)
+                self._note(index, 0, 0)
                 self.yielded += 1
                 raise
         except StopIteration:
@@ -72,12 +74,12 @@ class InlineIterator(EpochIterator):
             raise
         finally:
             times.leave(time.monotonic_ns())
-        self._note(index, sample_count(self._auto, samples))
+        self._note(index, sample_count(self._auto, samples), measure(data)[1])
         return data
 
-    def _note(self, index: Any, samples: int) -> None:
+    def _note(self, index: Any, samples: int, nbytes: int) -> None:
         indices = None if self._iterable else index
-        self.ledger.add(self.number, self.yielded, indices, self.base_seed, samples, 0)
+        self.ledger.add(self.number, self.yielded, indices, self.base_seed, samples, nbytes)
 
     def _shards_state(self) -> State:
         if not isinstance(self._fetcher, IterableFetcher):

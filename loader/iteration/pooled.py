@@ -73,11 +73,10 @@ class PooledIterator(EpochIterator):
         self.pool.close(grace)
 
     def __del__(self) -> None:
+        super().__del__()
         pool = getattr(self, "pool", None)
-        if pool is not None:
-            self.close_epoch("abandoned")
-            if not pool.is_closing():
-                pool.close(self._grace)
+        if pool is not None and not pool.is_closing():
+            pool.close(self._grace)
 
     def _make_pool(self, loader: DataLoader[Any]) -> Pool:
         dataset, shared_seed = apply_seed(loader)
@@ -186,7 +185,7 @@ class PooledIterator(EpochIterator):
         if self.ledger.warning:
             warning, self.ledger.warning = self.ledger.warning, ""
             warnings.warn(warning, stacklevel=4)
-        self._times.enter(time.monotonic_ns())
+        self.ledger.enter(self.number)
         if self._exhausted and not self._iterable and epoch.taken + self._epoch_first >= self._drawn:
             self._finish()
         self._catch_up(epoch)
@@ -215,7 +214,8 @@ class PooledIterator(EpochIterator):
     def _note(self, epoch: Epoch, finished: Finished) -> None:
         task, batch = finished.task, facts(finished)
         samples = 0 if batch is None else batch.samples
-        self.ledger.add(epoch.number, task.batch, task.indices, self.base_seed, samples, finished.nbytes)
+        nbytes = 0 if batch is None or batch.encoded is None else batch.encoded.nbytes
+        self.ledger.add(epoch.number, task.batch, task.indices, self.base_seed, samples, nbytes)
         spans = self.ledger.spans
         if spans.stride and task.batch % spans.stride == 0 and batch is not None:
             spans.add(

@@ -36,21 +36,22 @@ class Word:
     STARTED = 5
     """Tasks taken up, skipped ones included."""
     BATCHES = 6
-    SAMPLES = 7
-    BYTES = 8
-    FETCH = 9
-    """Times in ns."""
-    COLLATE = 10
-    SEND = 11
-    IDLE = 12
-    PID = 13
-    RECALLED = 14
+    FETCH = 7
+    """Times in ns, without that of the state under way."""
+    COLLATE = 8
+    SEND = 9
+    IDLE = 10
+    PID = 11
+    RECALLED = 12
     """Tasks handed over before this one, and not started, are to be skipped; written by the conductor."""
     COST = 32
     """From here on: 128 counts of sample times, four an octave, up to 18 minutes."""
 
 
 RUN, HOLD, LEAVE = 0, 1, 2
+
+TIME_OF = {FETCHING: Word.FETCH, COLLATING: Word.COLLATE, SENDING: Word.SEND}
+"""The word that a state's time belongs to; that of all others is idle time."""
 
 COST_BUCKETS = ROW - Word.COST
 _COST_OFFSET = 8
@@ -108,23 +109,18 @@ class Recorder:
         self._row = row
         self._clock = time.monotonic_ns
         self._last = self._clock()
-        self.started = self.fetched = self.collated = 0
+        self.started = self.fetched = self.collated = -1
+        """Moments of the batch under way, ns of the monotonic clock; -1: not come to yet."""
 
     def idle(self) -> None:
         """No task is at hand."""
-        now = self._clock()
-        row = self._row
-        row[Word.SEND if row[Word.STATE] == SENDING else Word.IDLE] += now - self._last
-        row[Word.STATE] = IDLE
-        row[Word.SINCE] = self._last = now
+        self._enter(IDLE)
 
     def paused(self) -> None:
-        row = self._row
-        row[Word.STATE] = PAUSED
-        row[Word.SINCE] = self._clock()
+        self._enter(PAUSED)
 
     def retiring(self) -> None:
-        self._row[Word.STATE] = RETIRING
+        self._enter(RETIRING)
 
     def skip(self) -> None:
         """A task was taken up that nobody wants any more."""
@@ -135,35 +131,30 @@ class Recorder:
 
     def start(self, batch: int) -> None:
         """A task was taken up."""
-        now = self._clock()
+        self.started = self._enter(FETCHING)
+        self.fetched = self.collated = -1
         row = self._row
-        row[Word.IDLE if row[Word.STATE] in (IDLE, PAUSED, STARTING) else Word.SEND] += now - self._last
-        row[Word.STATE] = FETCHING
-        row[Word.SINCE] = self._last = self.started = now
         row[Word.BATCH] = batch
         row[Word.STARTED] += 1
 
-    def fetch_done(self, samples: int) -> None:
-        now = self._clock()
-        row = self._row
-        row[Word.FETCH] += now - self._last
-        row[Word.SAMPLES] += samples
-        row[Word.STATE] = COLLATING
-        row[Word.SINCE] = self._last = self.fetched = now
+    def fetch_done(self) -> None:
+        self.fetched = self._enter(COLLATING)
 
     def collate_done(self) -> None:
-        now = self._clock()
-        row = self._row
-        row[Word.COLLATE] += now - self._last
-        row[Word.STATE] = SENDING
-        row[Word.SINCE] = self._last = self.collated = now
+        self.collated = self._enter(SENDING)
 
-    def encode_done(self, nbytes: int) -> int:
-        """The batch is in its slot or message. Returns the moment."""
+    def encode_done(self) -> int:
+        """The batch is in its slot or message, or has failed. Returns the moment."""
         row = self._row
         row[Word.BATCHES] += 1
-        row[Word.BYTES] += nbytes
-        return self._clock()
+        return self._clock() if row[Word.STATE] == SENDING else self._enter(SENDING)
+
+    def _enter(self, state: int) -> int:
+        now, row = self._clock(), self._row
+        row[TIME_OF.get(row[Word.STATE], Word.IDLE)] += now - self._last
+        row[Word.STATE] = state
+        row[Word.SINCE] = self._last = now
+        return now
 
     def costs(self, durations: list[int]) -> None:
         """Count sample times, ns."""

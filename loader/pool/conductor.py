@@ -26,7 +26,7 @@ from typing import Any
 
 from ..control import Ticket
 from ..failures import WorkerLostError
-from ..protocol import CommandState
+from ..protocol import CommandEvent, CommandState
 from ..telemetry.observer import Observer
 from ..telemetry.times import Cause
 from .arrivals import Arrivals
@@ -158,6 +158,8 @@ class Conductor(threading.Thread):
             getattr(self, f"_do_{operation}")(*rest)
         if self._resume_at is not None and time.monotonic() >= self._resume_at:
             self._do_resume(None)
+            here, at = self.roster.forked(), self._next_batch()
+            self.observer.ledger.emit(CommandEvent(time.time(), "resume", "applied", "timer", "", None, here, here, at))
         if self._unsettled:
             self._reconcile()
         epoch = self.epoch

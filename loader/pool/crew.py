@@ -134,7 +134,8 @@ class Crew:
         self.board.row(worker.id)[Word.RECALLED] = worker.dispatched
 
     def any_busy(self) -> bool:
-        return any(self.busy(worker) >= 0 for worker in self.roster)
+        """Has a worker taken a task up and not answered it? Its state would say so a little later than its answer."""
+        return any(self.started(each) > each.dispatched - each.outstanding for each in self.roster)
 
     def close(self, worker: WorkerHandle) -> None:
         if not worker.closed:

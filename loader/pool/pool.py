@@ -90,7 +90,13 @@ class Pool:
             self.limit_tasks,
             self.pin.put if self.pin is not None else None,
             self._release,
-            Observer(settings.ledger, self.board, settings.record_samples, int(settings.stack_after * 1e9)),
+            Observer(
+                settings.ledger,
+                self.board,
+                (settings.recipe.batch_size or 0) if settings.recipe.auto_collation else None,
+                settings.record_samples,
+                int(settings.stack_after * 1e9),
+            ),
         )
         self._conductor.request("nursery", nursery)
         self._conductor.start()

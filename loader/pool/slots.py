@@ -171,8 +171,7 @@ class SlotTable:
         self._leases: dict[int, weakref.ref[object]] = {}
         self.bytes = 0
         """Shared memory in all of this worker's slots."""
-        self.used = 0
-        """Slots that carry a batch."""
+        self._filled = 0
 
     def __len__(self) -> int:
         return len(self._mappings)
@@ -188,9 +187,14 @@ class SlotTable:
     def drop(self, number: int) -> None:
         self.bytes -= self._mappings.pop(number).size
 
+    @property
+    def used(self) -> int:
+        """Slots that carry a batch, or one that training still looks at."""
+        return max(self._filled - len(self._returned) - len(self._spoiled), 0)
+
     def fill(self) -> None:
         """A batch has arrived in one of the slots."""
-        self.used += 1
+        self._filled += 1
 
     def mapping(self, number: int) -> Mapping:
         return self._mappings[number]
@@ -215,7 +219,7 @@ class SlotTable:
     def collect(self) -> tuple[list[int], list[int]]:
         """Take the slots that came back since the last call: those to use again, and those to forget."""
         returned, spoiled = emptied(self._returned), emptied(self._spoiled)
-        self.used -= len(returned) + len(spoiled)
+        self._filled -= len(returned) + len(spoiled)
         for number in spoiled:
             self.drop(number)
         return returned, spoiled

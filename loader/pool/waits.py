@@ -50,6 +50,7 @@ class Waits:
             batch=window.next_batch,
             worker=-1 if worker is None else worker.id,
             held=window.held,
+            task=None if task is None else (task.shard, task.batch),
         )
         if observer.stalls.stack_due(now):
             observer.stalls.attach(self.stack(task, 0.2))

@@ -196,7 +196,7 @@ class Worker:
                 where += f", batch {batch}"
                 data = fetcher.fetch(indices)
                 samples = sample_count(self._recipe.auto_collation, data)
-                recorder.fetch_done(samples)
+                recorder.fetch_done()
                 slowest, slowest_ns, slow = self._sample_costs(fetcher)
                 if not self._encoder.prepare():
                     # Slots that training gave back may lie in the channel, behind tasks that are not due yet.
@@ -219,7 +219,7 @@ class Worker:
                 self._encoder.abandon()
                 if shard >= 0 and failure is None:
                     self._ended.add(shard)
-        sent = recorder.encode_done(encoded.nbytes if encoded is not None else 0)
+        sent = recorder.encode_done()
         return Batch(
             epoch, batch, shard, encoded, failure, samples,
             recorder.started, recorder.fetched, recorder.collated, sent, slowest, slowest_ns, slow, state,
@@ -282,8 +282,8 @@ class Worker:
         """Count the samples' times; return the slowest one's position and time, and more of them if wanted."""
         stamps = fetcher.stamps
         if not stamps:
-            return -1, 0, None
-        durations = list(map(sub, stamps, [self._recorder.started, *stamps[:-1]]))
+            return -1, fetcher.surprise, None
+        durations = list(map(sub, stamps, [fetcher.began, *stamps[:-1]]))
         worst = max(durations)
         self._recorder.costs(durations)
         if fetcher.at_once:

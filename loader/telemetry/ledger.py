@@ -69,17 +69,33 @@ class Ledger:
         self.spans = SpanRing()
         self.pin = PinTally()
         self.dropped = 0
+        self._under_way: set[int] = set()
         self._events: deque[Event] = deque()
 
-    def next_epoch(self) -> int:
-        """The number of the epoch that starts now."""
+    def next_epoch(self, first_batch: int = 0) -> int:
+        """The number of the epoch that starts now, or goes on with that batch."""
         self.epochs += 1
         self.failed = False
         number = self.epochs - 1
-        self.batch = 0
-        self.epoch_times = self.times.copy()
+        self.batch = first_batch
+        self.epoch_times = self.times.copy(time.monotonic_ns())
         self.emit(EpochEvent(time.time(), "started", number))
         return number
+
+    def enter(self, epoch: int) -> None:
+        """`next()` of an epoch is called. There may be several under way, one within the other, say."""
+        self._under_way.add(epoch)
+        self.times.enter(time.monotonic_ns())
+
+    def leave(self, epoch: int) -> None:
+        """Nobody iterates over this epoch any more: the clock stands still, unless there is another one."""
+        if epoch in self._under_way:
+            self._under_way.remove(epoch)
+            now = time.monotonic_ns()
+            if self._under_way:
+                self.times.exit(now)
+            else:
+                self.times.stop(now)
 
     def end_epoch(
         self, number: int, what: Literal["ended", "abandoned", "failed"], batches: int, reason: str = ""
@@ -91,7 +107,7 @@ class Ledger:
         """A batch was yielded."""
         self.digest.add(epoch, batch, indices, seed)
         self.batches += 1
-        self.batch = batch + 1
+        self.batch += 1
         self.samples += samples
         self.bytes += nbytes
 

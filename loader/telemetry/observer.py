@@ -18,8 +18,12 @@ from .stalls import SHORT, OpenStall, StallWatch
 
 
 class Observer:
-    def __init__(self, ledger: Ledger, board: Board, record_samples: int, long_stall: int) -> None:
+    def __init__(
+        self, ledger: Ledger, board: Board, batch_size: int | None, record_samples: int, long_stall: int
+    ) -> None:
+        """`batch_size`: None if every sample is its own batch, and 0 if the batches are not all of one size."""
         self.ledger = ledger
+        self._batch_size = batch_size
         self.stalls = StallWatch(long_stall)
         self._board = board
         self._record = record_samples
@@ -37,19 +41,20 @@ class Observer:
         """A worker's batch was accepted; `indices` are None for a shard."""
         if batch.slow:
             for position, nanoseconds in batch.slow:
-                self.slowest.add(nanoseconds, _index(indices, position))
+                self.slowest.add(nanoseconds, self._name(batch, indices, position))
         elif batch.slowest_ns:
-            self.slowest.add(batch.slowest_ns, _index(indices, batch.slowest))
+            self.slowest.add(batch.slowest_ns, self._name(batch, indices, batch.slowest))
         if self.stalls.open is not None:
-            index = str(_index(indices, batch.slowest))
-            self.stalls.finished(batch.epoch, batch.batch, index[:256], batch.slowest_ns)
+            index = self._name(batch, indices, batch.slowest)
+            self.stalls.finished(batch.epoch, (batch.shard, batch.batch), index[:256], batch.slowest_ns)
 
     def worker_gone(self, worker: int) -> None:
         """Its row on the board will be used again."""
         self._gone.append(self._since(worker))
         self._before.pop(worker, None)
+        self._board.clear(worker)
 
-    def waited(self, now: int, stalled: bool, **about: int) -> None:
+    def waited(self, now: int, stalled: bool, **about: Any) -> None:
         """Training waits behind a missing batch, or no longer."""
         ended = self.stalls.observe(now, stalled, **about)
         if ended is not None:
@@ -71,6 +76,19 @@ class Observer:
         self.ledger.cost = self.sample_cost()
         self.ledger.slowest = self.recorded()
 
+    def _name(self, batch: Batch, indices: Any, position: int) -> str:
+        """A sample's index as the sampler gave it; its place in the shard where there is none; "": not known."""
+        if position < 0:
+            return ""
+        if batch.shard >= 0:
+            return f"shard {batch.shard}, sample {batch.batch * (self._batch_size or 1) + position}"
+        if self._batch_size is None:
+            return str(indices)
+        try:
+            return str(indices[position])
+        except (TypeError, IndexError, KeyError):  # a batch sampler of the user's own
+            return str(indices)
+
     def _counts(self, worker: int) -> list[int]:
         return self._board.row(worker)[Word.COST : ROW].tolist()
 
@@ -79,16 +97,6 @@ class Observer:
         if before is None:
             return counts
         return [max(now - then, 0) for now, then in zip(counts, before, strict=True)]
-
-
-def _index(indices: Any, position: int) -> Any:
-    """The sample's index as the sampler gave it; its position in the batch where there is none; "": not known."""
-    if position < 0:
-        return ""
-    try:
-        return indices[position]
-    except (TypeError, IndexError, KeyError):
-        return position if indices is None else indices
 
 
 def _event(stall: OpenStall, now: int) -> Stall:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..budget import memory_limits
-from ..pool.board import STATES, Word
+from ..pool.board import STATES, TIME_OF, Word
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
 from ..pool.roster import WorkerHandle
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
+_TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 _USAGE_AGE = 1.0
 """Seconds for which a worker's memory and processor time are not read again."""
 
@@ -42,7 +42,7 @@ class Usage:
         return self._budget[1]
 
     def of(self, pid: int) -> tuple[int, int]:
-        """(bytes, µs); zeros for a process that is gone, or where there is no /proc."""
+        """(bytes, ms); zeros for a process that is gone, or where there is no /proc."""
         now = time.monotonic()
         known = self._known.get(pid)
         if known is None or now - known[0] >= _USAGE_AGE:
@@ -64,7 +64,7 @@ def _read_usage(pid: int) -> tuple[int, int]:
         finally:
             os.close(file)
         fields = line.rpartition(b")")[2].split()
-        return int(fields[21]) * _PAGE, (int(fields[11]) + int(fields[12])) * _TICK_US
+        return int(fields[21]) * _PAGE, int((int(fields[11]) + int(fields[12])) * _TICK_MS)
     except (OSError, IndexError, ValueError):
         return 0, 0
 
@@ -106,7 +106,7 @@ def take(
         workers=[] if conductor is None else _workers(conductor, usage, now),
         digest=ledger.digest.hex(),
         recoveries=ledger.recoveries,
-        dropped=ledger.dropped,
+        dropped=ledger.dropped + ledger.spans.lost,
         slowest=ledger.slowest if conductor is None or ended else conductor.observer.recorded(),
     )
 
@@ -139,8 +139,8 @@ def _queues(conductor: Conductor, budget: int) -> Queues:
 
 
 def _waiting(conductor: Conductor, worker: WorkerHandle) -> int:
-    """Tasks in the worker's index queue."""
-    return max(worker.dispatched - conductor.board.row(worker.id)[Word.STARTED], 0)
+    """Tasks in the worker's index queue, without those that were taken back."""
+    return max(worker.dispatched - max(conductor.board.row(worker.id)[Word.STARTED], worker.recalled), 0)
 
 
 def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:
@@ -148,24 +148,24 @@ def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:
     for worker in sorted(conductor.roster, key=lambda each: each.id):
         row = conductor.board.row(worker.id).tolist()
         resident, processor = usage.of(worker.pid) if worker.pid else (0, 0)
-        since = row[Word.SINCE]
+        since, state = row[Word.SINCE], row[Word.STATE]
+        under_way = max(now - since, 0) if since and not worker.closed else 0
+        row[TIME_OF.get(state, Word.IDLE)] += under_way
         workers.append(
             Worker(
                 id=worker.id,
                 pid=worker.pid,
-                state="retiring" if worker.leaving else "dead" if worker.closed else STATES[row[Word.STATE]],
-                state_us=max(now - since, 0) // 1000 if since else 0,
+                state="retiring" if worker.leaving else "dead" if worker.closed else STATES[state],
+                state_us=under_way // 1000,
                 batch=row[Word.BATCH],
-                index_queue=max(worker.dispatched - row[Word.STARTED], 0),
+                index_queue=_waiting(conductor, worker),
                 batches=row[Word.BATCHES],
-                samples=row[Word.SAMPLES],
-                bytes=row[Word.BYTES],
                 fetch_us=row[Word.FETCH] // 1000,
                 collate_us=row[Word.COLLATE] // 1000,
                 send_us=row[Word.SEND] // 1000,
-                idle_us=row[Word.IDLE] // 1000,
+                idle_ms=row[Word.IDLE] // 1_000_000,
                 rss=resident,
-                cpu_us=processor,
+                cpu_ms=processor,
             )
         )
     usage.keep({worker.pid for worker in workers})

@@ -24,10 +24,13 @@ class SpanRing:
         self.stride = 0
         """Batches with a multiple of it as their number are wanted. 0: nobody looks."""
         self._ring: deque[tuple[int, int, int, int, int, int, int, int]] = deque(maxlen=RING)
+        self.lost = 0
+        """Spans that nobody took in time."""
         self._judged = 0
         """When the stride was chosen last, ns of the monotonic clock."""
-        self._taken = 0
-        """Spans taken since then."""
+        self._added = 0
+        """Spans added since then."""
+        self._lost_before = 0
 
     def watch(self, now: int) -> None:
         """Somebody looks from now on."""
@@ -37,7 +40,9 @@ class SpanRing:
     def add(
         self, worker: int, epoch: int, batch: int, start: int, fetched: int, collated: int, sent: int, yielded: int
     ) -> None:
-        """Moments are ns of the monotonic clock."""
+        """Moments are ns of the monotonic clock; -1: not come to."""
+        if len(self._ring) == RING:
+            self.lost += 1
         self._ring.append((worker, epoch, batch, start, fetched, collated, sent, yielded))
 
     def take(self, now: int, wall: float) -> Spans | None:
@@ -51,23 +56,26 @@ class SpanRing:
             return None
         first = min(row[3] for row in chosen)
         spans = [
-            Span(row[0], row[1], row[2], *(max(moment - first, 0) // 1000 for moment in row[3:])) for row in chosen
+            Span(row[0], row[1], row[2], *((moment - first) // 1000 if moment >= first else -1 for moment in row[3:]))
+            for row in chosen
         ]
         return Spans(wall, wall - (now - first) / 1e9, spans, stride)
 
     def _choose_stride(self, count: int, now: int) -> int:
         """The stride that these rows have, which also those to come are thinned to."""
         stride = max(self.stride, 1)
-        self._taken += count
+        self._added += count + self.lost - self._lost_before
+        self._lost_before = self.lost
         seconds = (now - self._judged) / 1e9
         if seconds < LEAST_LOOK:
             return stride
-        rate = self._taken * stride / seconds
-        self._judged, self._taken = now, 0
-        while rate > RATE * stride:
+        rate = self._added * stride / seconds
+        most = min(RATE, RING / 2 / seconds)  # whoever comes seldom must find room for all
+        self._judged, self._added = now, 0
+        while rate > most * stride:
             stride *= 2
         fitting = stride
-        while fitting > 1 and rate <= RATE * fitting * 0.4:  # not at once: at 0.5 it would go back and forth
+        while fitting > 1 and rate <= most * fitting * 0.4:  # not at once: at 0.5 it would go back and forth
             fitting //= 2
         if self.stride:
             self.stride = fitting

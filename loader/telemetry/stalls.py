@@ -20,6 +20,8 @@ class OpenStall:
     batch: int
     worker: int
     held_back: int
+    task: tuple[int, int]
+    """Its shard, and its number there; (-1, batch) without shards."""
     slowest_index: str = ""
     slowest_ns: int = 0
     stack: str | None = None
@@ -36,29 +38,37 @@ class StallWatch:
         self._long = long
 
     def observe(
-        self, now: int, stalled: bool, epoch: int = 0, batch: int = 0, worker: int = -1, held: int = 0
+        self,
+        now: int,
+        stalled: bool,
+        epoch: int = 0,
+        batch: int = 0,
+        worker: int = -1,
+        held: int = 0,
+        task: tuple[int, int] | None = None,
     ) -> OpenStall | None:
-        """Say how things are now; returns a stall that has just ended."""
+        """Say how things are now; returns a stall that has just ended. `task`: as far as somebody has it."""
+        task = task or (-1, batch)
         current = self.open
         if current is not None and (not stalled or (epoch, batch) != (current.epoch, current.batch)):
             current.ended = now
             self.open = None
             if stalled:
-                self.open = OpenStall(now, epoch, batch, worker, held)
+                self.open = OpenStall(now, epoch, batch, worker, held, task)
             return current
         if stalled:
             if current is None:
-                self.open = OpenStall(now, epoch, batch, worker, held)
+                self.open = OpenStall(now, epoch, batch, worker, held, task)
             else:
                 current.held_back = max(current.held_back, held)
                 if worker >= 0:
-                    current.worker = worker
+                    current.worker, current.task = worker, task
         return None
 
-    def finished(self, epoch: int, batch: int, slowest_index: str, slowest_ns: int) -> None:
-        """The batch that training waits for is there; this was its slowest sample."""
+    def finished(self, epoch: int, task: tuple[int, int], slowest_index: str, slowest_ns: int) -> None:
+        """A task is done; if training waits for it, this was its slowest sample."""
         current = self.open
-        if current is not None and (current.epoch, current.batch) == (epoch, batch):
+        if current is not None and (current.epoch, current.task) == (epoch, task):
             current.slowest_index, current.slowest_ns = slowest_index, slowest_ns
 
     def attach(self, stack: str) -> None:

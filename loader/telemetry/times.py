@@ -29,12 +29,13 @@ class TimeAccount:
         self._sums = [0] * len(Cause)
         self._last: int | None = None
         self._cause = Cause.COMPUTE
+        self._waiting = False
         self._changes: deque[tuple[int, Cause]] = deque()
 
-    def copy(self) -> TimeAccount:
+    def copy(self, now: int) -> TimeAccount:
         """The account as it is now; it does not change with this one."""
         other = TimeAccount()
-        other._sums = list(self._sums)
+        other._sums = self._totals(now)
         return other
 
     def since(self, earlier: TimeAccount, now: int) -> Times:
@@ -53,14 +54,16 @@ class TimeAccount:
         self._changes.clear()
         self._book(now)
         self._cause = cause
+        self._waiting = True
 
     def change(self, now: int, cause: Cause) -> None:
         """The wait goes on for another reason. Called by the conductor."""
         self._changes.append((now, cause))
 
     def leave(self, now: int) -> None:
-        """The wait is over."""
+        """The wait is over. What the conductor says from now on comes too late."""
         self._fold(self._sums, now)
+        self._waiting = False
         self._changes.clear()
         if self._last is not None:
             self._last = now
@@ -96,7 +99,7 @@ class TimeAccount:
         last, cause = self._last, self._cause
         if last is None:
             return
-        for moment, following in list(self._changes):
+        for moment, following in list(self._changes) if self._waiting else ():
             moment = min(max(moment, last), now)  # noqa: PLW2901
             sums[cause] += moment - last
             last, cause = moment, following

@@ -41,17 +41,15 @@ from ..protocol import (
     WorkerEvent,
 )
 from ..sampling import length_of
+from .sizes import measure
 from .snapshots import Usage
+from .stalls import SHORT
 from .times import Cause, TimeAccount
 
 if TYPE_CHECKING:
     from .watching import WatchedEpoch
 
 MOST_EVENTS = 4096
-MOST_PARTS = 64
-"""Tensors of one batch that are measured; a batch of more parts is measured by these."""
-SHORT = 1_000_000
-"""A stall below so many ns is counted but no event."""
 
 
 class Tasks(dict[int, Any]):
@@ -102,7 +100,7 @@ class TorchSource:
         """Worker → pid, whether it was alive when last looked at."""
         self._usage = Usage()
         self._times = TimeAccount()
-        self._before = self._times.copy()
+        self._before = self._times.copy(time.monotonic_ns())
         self._state: LoaderState = "idle"
         self._length: int | None = None
         self._epoch = -1
@@ -123,7 +121,7 @@ class TorchSource:
         """An epoch begins; returns its number."""
         self._current = weakref.ref(epoch, self._check_gone)
         self._iterator = None
-        self._before = self._times.copy()
+        self._before = self._times.copy(time.monotonic_ns())
         self._epoch += 1
         self._batch = 0
         self._length = length
@@ -149,14 +147,12 @@ class TorchSource:
         """Training gets it."""
         now = time.monotonic_ns()
         self._times.leave(now)
+        self._state = "running"  # again, where training has caught the error of a batch
         if self._stall is not None:
             self._end_stall(now)
         self._batch += 1
         self._batches += 1
-        try:
-            samples, size = _measure(batch)
-        except Exception:  # a type of the user's own, of which nothing is known
-            samples, size = 0, 0
+        samples, size = measure(batch)
         self._samples += (samples or self._config.batch_size or 1) if self._batched else 1
         self._bytes += size
         self._times.exit(time.monotonic_ns())
@@ -295,7 +291,7 @@ class TorchSource:
             index_queue=max(mine - 1, 0),
             batches=yielded,
             rss=resident,
-            cpu_us=processor,
+            cpu_ms=processor,
         )
 
     def _lives(self, number: int, iterator: Any) -> bool:
@@ -359,20 +355,3 @@ def _config(loader: torch.utils.data.DataLoader[Any]) -> Config:
         control=False,
         engine="torch",
     )
-
-
-def _measure(batch: Any) -> tuple[int, int]:
-    """Samples, as the length of the first tensor says (0: there is none), and bytes of all tensors."""
-    samples, size, parts = 0, 0, deque([batch])
-    for _ in range(MOST_PARTS):
-        if not parts:
-            break
-        part = parts.popleft()
-        if isinstance(part, torch.Tensor):
-            size += part.nbytes
-            samples = samples or (part.shape[0] if part.ndim else 1)
-        elif isinstance(part, dict):
-            parts.extend(part.values())
-        elif isinstance(part, list | tuple):
-            parts.extend(part[:MOST_PARTS])
-    return samples, size

@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass, field
 
 from loader.protocol import (
+    PROTOCOL,
     Command,
     CommandEvent,
     Config,
@@ -122,7 +123,7 @@ class SimulatedLoader:
     def hello(self) -> Hello:
         s = self.scenario
         return Hello(
-            protocol=(1, 0),
+            protocol=PROTOCOL,
             identity=Identity(
                 run=s.run,
                 name=s.name,
@@ -207,14 +208,12 @@ class SimulatedLoader:
             batch=worker.batch,
             index_queue=1 if worker.state in PHASES else 0,
             batches=worker.batches,
-            samples=worker.batches * self.scenario.batch_size,
-            bytes=worker.batches * self.batch_bytes,
             fetch_us=int(worker.times["fetching"] * 1e6),
             collate_us=int(worker.times["collating"] * 1e6),
             send_us=int(worker.times["sending"] * 1e6),
-            idle_us=int(worker.times["idle"] * 1e6),
+            idle_ms=int(worker.times["idle"] * 1e3),
             rss=(405 + worker.id * 3) << 20,
-            cpu_us=int(busy * 0.97e6),
+            cpu_ms=int(busy * 0.97e3),
         )
 
     # ---------------------------------------------------------------------------------- what it is told

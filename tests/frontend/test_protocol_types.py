@@ -41,7 +41,7 @@ def test_check_mode_reports_drift() -> None:
 @pytest.mark.skipif(not (FRONTEND / "node_modules").exists(), reason="needs npm ci in frontend/")
 def test_decoders_give_names_to_what_msgspec_sends(tmp_path: Path) -> None:
     """A frame encoded by msgspec and decoded by the generated code has every value under its own name."""
-    worker = protocol.Worker(id=3, pid=99, state="fetching", batch=7, rss=4096, cpu_us=5)
+    worker = protocol.Worker(id=3, pid=99, state="fetching", batch=7, rss=4096, cpu_ms=5)
     snapshot = protocol.Snapshot(
         seq=1,
         at=2.0,

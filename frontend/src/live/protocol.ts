@@ -3,7 +3,7 @@
 // `X` is what the code uses, with names. `XWire` is what arrives: array_like structs are arrays in field
 // order. `decodeX` turns the one into the other; fields that an older sender left out get their defaults.
 
-export const PROTOCOL = [1, 0] as const;
+export const PROTOCOL = [2, 0] as const;
 export const MAX_WORKERS = 1024;
 
 export interface Identity {
@@ -185,7 +185,7 @@ export function decodeQueues(wire: QueuesWire): Queues {
 export interface Times {
   /** Between two calls of `next()`: the time is training's own. */
   compute_us: number;
-  /** In `next()`, and no batch at all was finished. */
+  /** In `next()`, and no batch at all was finished; and what `next()` takes itself, the sampler included. */
   starvation_us: number;
   /** In `next()`, and a later batch was finished but the next one was not. */
   reorder_stall_us: number;
@@ -322,7 +322,7 @@ export function decodeSampleCost(wire: SampleCostWire): SampleCost {
   };
 }
 
-/** One worker process. Times are sums since its birth. */
+/** One worker process. Times are sums since its birth, the state under way included. */
 export interface Worker {
   /** Its number in the pool, from 0. */
   id: number;
@@ -335,8 +335,6 @@ export interface Worker {
   /** Tasks handed to it and not started. */
   index_queue: number;
   batches: number;
-  samples: number;
-  bytes: number;
   /** Time in the dataset. */
   fetch_us: number;
   /** Time in collate_fn. */
@@ -344,11 +342,11 @@ export interface Worker {
   /** Time to place the batch into its slot or message and to send it. */
   send_us: number;
   /** Time without a task, paused time included. */
-  idle_us: number;
-  /** Resident memory. */
+  idle_ms: number;
+  /** Resident memory; 0: not known. */
   rss: number;
   /** Processor time used, user and system. */
-  cpu_us: number;
+  cpu_ms: number;
 }
 
 export type WorkerWire = [
@@ -359,14 +357,12 @@ export type WorkerWire = [
   batch?: number,
   index_queue?: number,
   batches?: number,
-  samples?: number,
-  bytes?: number,
   fetch_us?: number,
   collate_us?: number,
   send_us?: number,
-  idle_us?: number,
+  idle_ms?: number,
   rss?: number,
-  cpu_us?: number,
+  cpu_ms?: number,
 ];
 
 export const WorkerFields = [
@@ -377,14 +373,12 @@ export const WorkerFields = [
   "batch",
   "index_queue",
   "batches",
-  "samples",
-  "bytes",
   "fetch_us",
   "collate_us",
   "send_us",
-  "idle_us",
+  "idle_ms",
   "rss",
-  "cpu_us",
+  "cpu_ms",
 ] as const satisfies readonly (keyof Worker)[];
 
 export function decodeWorker(wire: WorkerWire): Worker {
@@ -396,14 +390,12 @@ export function decodeWorker(wire: WorkerWire): Worker {
     batch: wire[4] ?? -1,
     index_queue: wire[5] ?? 0,
     batches: wire[6] ?? 0,
-    samples: wire[7] ?? 0,
-    bytes: wire[8] ?? 0,
-    fetch_us: wire[9] ?? 0,
-    collate_us: wire[10] ?? 0,
-    send_us: wire[11] ?? 0,
-    idle_us: wire[12] ?? 0,
-    rss: wire[13] ?? 0,
-    cpu_us: wire[14] ?? 0,
+    fetch_us: wire[7] ?? 0,
+    collate_us: wire[8] ?? 0,
+    send_us: wire[9] ?? 0,
+    idle_ms: wire[10] ?? 0,
+    rss: wire[11] ?? 0,
+    cpu_ms: wire[12] ?? 0,
   };
 }
 
@@ -523,13 +515,13 @@ export interface EpochEvent {
   reason: string;
 }
 
-/** A pause, resume or resize that took effect or was refused, wherever it came from. */
+/** A pause, resume or resize and what came of it, wherever it came from. */
 export interface CommandEvent {
   kind: "command";
   at: number;
   action: "pause" | "resize" | "resume";
   state: "accepted" | "applied" | "delivered" | "pending" | "rejected" | "superseded" | "timed_out";
-  /** The token's name, or "local" for a call in the training process. */
+  /** The token's name; "local" for a call in the training process; "timer" for the end of a pause with a limit. */
   by: string;
   /** The command's id; empty for a local call. */
   command: string;

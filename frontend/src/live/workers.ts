@@ -66,7 +66,7 @@ export class WorkerRates {
         fetch: per(worker.fetch_us, before.fetch_us),
         collate: per(worker.collate_us, before.collate_us),
         send: per(worker.send_us, before.send_us),
-        cpu: (worker.cpu_us - before.cpu_us) / 1e6 / seconds,
+        cpu: (worker.cpu_ms - before.cpu_ms) / 1e3 / seconds,
         busy: Math.min(1, Math.max(0, active / 1e6 / seconds)),
       };
     }

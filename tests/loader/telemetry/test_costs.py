@@ -123,11 +123,12 @@ def test_they_are_those_of_one_epoch(persistent: bool) -> None:
 
 def test_a_slow_one_among_cheap_ones_is_found() -> None:
     """Cheap samples are not all timed; a surprise makes the fetcher look at every one again."""
-    made = DataLoader(Waits([150 if index in (200, 600) else 0 for index in range(1600)]), batch_size=4, num_workers=1)
+    slow = {200: 100.0, 600: 200.0}
+    made = DataLoader(Waits([slow.get(index, 0.0) for index in range(1600)]), batch_size=4, num_workers=1)
     list(made)
     cost = made.stats().cost
-    assert cost.max_us >= 150_000
-    assert cost.max_index == "600"  # of the first, sample 200, only the batch is known
+    assert cost.max_us >= 200_000
+    assert cost.max_index == "600"
     assert cost.p99_us <= CHEAP / 1000 * 20
     made.close()
 
@@ -145,6 +146,22 @@ def test_after_a_surprise_every_sample_is_timed_for_a_while() -> None:
     assert all(timed[21:64]) and WARY > 43, "until the surprise"
 
 
+def test_of_the_surprise_itself_the_batch_s_time_is_told() -> None:
+    dataset = Waits([0.0] * 8)
+    fetcher = MapFetcher(dataset, auto_collation=True)
+    for _ in range(3):
+        fetcher.fetch(list(range(8)))
+    assert not fetcher.stamps
+    assert not fetcher.surprise
+    dataset.milliseconds[3] = 20.0
+    fetcher.fetch(list(range(8)))
+    assert not fetcher.stamps
+    assert fetcher.surprise >= 20_000_000
+    fetcher.fetch(list(range(8)))
+    assert len(fetcher.stamps) == 8
+    assert not fetcher.surprise
+
+
 def test_samples_that_come_together_have_a_mean_and_no_culprit() -> None:
     made = DataLoader(WaitsTogether([10.0] * 24), batch_size=8, num_workers=1, record_samples=2)
     list(made)
@@ -156,12 +173,12 @@ def test_samples_that_come_together_have_a_mean_and_no_culprit() -> None:
     made.close()
 
 
-def test_samples_of_a_stream_are_named_by_their_place_in_the_batch() -> None:
+def test_samples_of_a_stream_are_named_by_their_place_in_the_shard() -> None:
     made = DataLoader(WaitingStream(), batch_size=4, num_workers=1, record_samples=1)
     list(made)
     stats = made.stats()
     assert stats.cost.count == 12
-    assert stats.slowest[0][0] == "3"
+    assert stats.slowest[0][0] == "shard 0, sample 7"
     assert stats.slowest[0][1] >= 120_000
     made.close()
 
@@ -172,6 +189,34 @@ def test_without_batches_every_sample_counts() -> None:
     assert made.stats().cost.count == 40
     assert made.stats().slowest[0][0] == "5"
     made.close()
+
+
+def test_a_worker_that_left_is_counted_once() -> None:
+    made = DataLoader(Waits([2.0] * 120), batch_size=2, num_workers=4, persistent_workers=True)
+    for epoch in range(3):
+        for number, _ in enumerate(made):
+            if epoch == 0 and number == 10:
+                made.resize(1)
+        assert made.stats().cost.count == 120
+    made.close()
+
+
+def test_keys_that_are_strings_are_named_whole() -> None:
+    made = DataLoader(Fruit(), batch_size=None, sampler=["apple", "banana"], num_workers=1, record_samples=1)
+    list(made)
+    assert made.stats().slowest[0][0] == "banana"
+    made.close()
+
+
+class Fruit(Dataset[Any]):
+    def __getitem__(self, key: str) -> str:
+        time.sleep(0.05 if key == "banana" else 0.001)
+        return key
+
+
+def test_more_than_can_be_published_cannot_be_recorded() -> None:
+    with pytest.raises(ValueError, match="record_samples must be at most 1000"):
+        DataLoader(Samples(), record_samples=1001)
 
 
 def test_loading_inline_counts_none() -> None:

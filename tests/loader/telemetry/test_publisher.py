@@ -263,7 +263,7 @@ def test_what_is_not_understood_is_ignored(server: GoodServer, publish: Publish)
         msgspec.msgpack.encode({"type": "command", "id": 7}),
         msgspec.msgpack.encode({"type": "ack", "seq": -1}),
         msgspec.msgpack.encode({"type": "ack", "seq": 2**60}),
-        msgspec.msgpack.encode({"type": "welcome", "protocol": [1, 0], "loader": "x", "last_seq": 2**60}),
+        msgspec.msgpack.encode({"type": "welcome", "protocol": PROTOCOL, "loader": "x", "last_seq": 2**60}),
         msgspec.msgpack.encode([1, 2, 3]),
     ):
         server.send(nonsense)

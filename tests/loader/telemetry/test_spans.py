@@ -89,6 +89,22 @@ def test_what_nobody_takes_is_bounded() -> None:
     assert [span.batch for span in spans.spans] == list(range(2 * RING, 3 * RING))
 
 
+def test_whoever_looks_seldom_still_gets_all_of_a_stated_share() -> None:
+    ring = SpanRing()
+    rate, interval, taken = RATE, 20, []
+    ring.watch(0)
+    for batch in range(rate * interval * 4):
+        now = (batch + 1) * SECOND // rate
+        if batch % ring.stride == 0:
+            ring.add(0, 0, batch, now, now, now, now, now)
+        if now % (interval * SECOND) == 0 and (spans := ring.take(now, 0.0)) is not None:
+            taken.append((spans, ring.lost))
+    assert ring.lost == taken[0][1] > 0, "the first time, before the rate is known; and it is counted"
+    for spans, _ in taken[1:]:
+        shown = [span.batch for span in spans.spans]
+        assert len(shown) == rate * interval // spans.stride
+
+
 def test_a_watched_loader_tells_the_life_of_every_batch(server: GoodServer) -> None:
     began = time.time()
     watched = DataLoader(Samples(length=60), num_workers=2, monitor=server.url, publish_interval=0.05)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch.multiprocessing
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from loader.protocol import Stall
 from loader.telemetry.stalls import StallWatch
@@ -31,8 +31,8 @@ def test_it_lasts_from_the_first_look_to_the_last() -> None:
     assert watch.observe(10, stalled=True, epoch=1, batch=7, worker=-1, held=2) is None
     assert watch.observe(20, stalled=True, epoch=1, batch=7, worker=3, held=5) is None
     assert watch.observe(30, stalled=True, epoch=1, batch=7, worker=3, held=4) is None
-    watch.finished(1, 6, "other", 1)
-    watch.finished(1, 7, "42", 99)
+    watch.finished(1, (-1, 6), "other", 1)
+    watch.finished(1, (-1, 7), "42", 99)
     ended = watch.observe(50, stalled=False)
     assert ended is not None
     assert (ended.began, ended.length(), ended.batch, ended.worker, ended.held_back) == (10, 40, 7, 3, 5)
@@ -136,6 +136,41 @@ def test_the_culprit_s_stack_comes_with_a_long_one_and_not_with_a_short_one() ->
     assert told[5].us < 300_000 and told[5].stack == ""
     assert "dawdle" in told[21].stack
     assert told[21].stack.count("in dawdle") == 1, "once"
+
+
+class GatedShards(IterableDataset[Any]):
+    """The first shard's fourth sample waits."""
+
+    def __init__(self) -> None:
+        self.gates = {3: torch.multiprocessing.get_context("fork").Event()}
+
+    def __iter__(self) -> Iterator[int]:
+        shard = get_worker_info().id  # type: ignore[union-attr]
+        for number in range(8):
+            if (shard, number) == (0, 3):
+                self.gates[3].wait(30)
+            time.sleep(0.002)
+            yield shard * 100 + number
+
+
+def test_a_stream_s_culprit_is_named_by_shard_and_number() -> None:
+    dataset = GatedShards()
+    made = DataLoader(dataset, batch_size=2, num_workers=2, multiprocessing_context="fork")
+
+    def let_through() -> None:
+        until(lambda: made.stats().batch == 2 and made.stats().queues.reorder)
+        time.sleep(0.2)
+        dataset.gates[3].set()
+
+    helper = threading.Thread(target=let_through)
+    helper.start()
+    assert len(list(made)) == 8
+    helper.join()
+    made.close()
+    stalls = [event for event in made.ledger.take_events() if isinstance(event, Stall)]
+    longest = max(stalls, key=lambda stall: stall.us)
+    assert (longest.batch, longest.worker, longest.slowest_index) == (2, 0, "shard 0, sample 3")
+    assert longest.slowest_us >= 200_000
 
 
 def test_without_an_order_nothing_is_held_back() -> None:

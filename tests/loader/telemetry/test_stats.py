@@ -12,7 +12,7 @@ import pytest
 import torch.multiprocessing
 from torch.utils.data import Dataset
 
-from loader.protocol import Snapshot
+from loader.protocol import Snapshot, Spans
 from tests.loader.support import DataLoader, Samples, Stream
 from tests.loader.telemetry.servers import until
 
@@ -157,9 +157,84 @@ def test_workers_show_what_they_are() -> None:
     for worker in workers:
         assert Path(f"/proc/{worker.pid}").exists()
         assert worker.rss > 1 << 20
-        assert worker.samples == worker.batches * 4 or worker.state != "idle"
         assert worker.fetch_us + worker.collate_us + worker.send_us > 0
     list(iterator)
+    made.close()
+
+
+def test_times_go_on_while_a_sample_is_made() -> None:
+    dataset = Gated(4, first=1)
+    made = DataLoader(dataset, num_workers=1, multiprocessing_context="fork")
+    iterator = iter(made)
+    next(iterator)
+    before = until(lambda: (s := made.stats()).workers[0].state == "fetching" and s).workers[0]
+    time.sleep(0.1)
+    after = made.stats().workers[0]
+    assert after.state_us - before.state_us >= 90_000
+    assert after.fetch_us - before.fetch_us == pytest.approx(after.state_us - before.state_us, abs=1000)
+    dataset.gate.set()
+    list(iterator)
+    made.close()
+
+
+class Failing(Samples):
+    def __getitem__(self, key: Any) -> Any:
+        time.sleep(0.05)
+        raise KeyError(key)
+
+
+def test_the_time_of_a_failed_batch_was_spent_in_the_dataset() -> None:
+    made = DataLoader(Failing(length=4), num_workers=1, prefetch_factor=4)
+    iterator = iter(made)
+    made.ledger.spans.watch(time.monotonic_ns())
+    for _ in range(4):
+        with pytest.raises(KeyError):
+            next(iterator)
+    worker = made.stats().workers[0]
+    assert worker.fetch_us >= 4 * 50_000
+    assert worker.idle_ms <= 0.5 * worker.fetch_us / 1000 + 500
+    (spans,) = (event for event in made.ledger.take_events() if isinstance(event, Spans))
+    for span in spans.spans:
+        assert (span.fetched_us, span.collated_us) == (-1, -1), "not come to"
+        assert span.sent_us - span.start_us >= 50_000
+    made.close()
+
+
+def test_without_an_order_batches_are_counted_all_the_same() -> None:
+    made = DataLoader(Unhurried(length=20), num_workers=3, in_order=False)
+    for number, _ in enumerate(made):
+        assert made.stats().batch == number + 1
+    made.close()
+
+
+def test_an_epoch_that_goes_on_counts_from_where_it_was() -> None:
+    first = DataLoader(Samples(length=20), num_workers=1)
+    iterator = iter(first)
+    for _ in range(5):
+        next(iterator)
+    state = first.state_dict()
+    first.close()
+    second = DataLoader(Samples(length=20), num_workers=1)
+    second.load_state_dict(state)
+    iterator = iter(second)
+    assert second.stats().batch == 5
+    assert len(list(iterator)) == 15
+    assert second.stats().batch == 20
+    second.close()
+
+
+def test_slots_are_free_when_nobody_looks_at_them() -> None:
+    made = DataLoader(Samples("big", length=40), batch_size=8, num_workers=2, persistent_workers=True)
+    kept: list[Any] = []
+    for batch in made:
+        if len(kept) < 2:
+            kept.append(batch)
+    del batch
+    stats = made.stats()
+    assert stats.queues.slots_used == 2
+    assert stats.queues.slots_bytes >= (stats.queues.slots_used + stats.queues.slots_free) * 8 * 60 * 50 * 4
+    kept.clear()
+    assert made.stats().queues.slots_used == 0
     made.close()
 
 

@@ -86,6 +86,16 @@ def test_what_the_conductor_said_of_an_earlier_wait_is_forgotten() -> None:
     assert account.times(30_000) == Times(compute_us=10, starvation_us=20)
 
 
+def test_what_the_conductor_says_too_late_changes_nothing() -> None:
+    account = TimeAccount()
+    account.enter(0)
+    account.wait(0, Cause.STARVATION)
+    account.leave(10_000)
+    account.change(11_000, Cause.REORDER_STALL)
+    account.exit(12_000)
+    assert account.times(1_000_000) == Times(starvation_us=12, compute_us=988)
+
+
 def test_a_wait_that_the_end_of_the_epoch_ends_does_not_start_the_clock_again() -> None:
     account = TimeAccount()
     account.enter(0)
@@ -100,7 +110,7 @@ def test_an_epoch_is_the_difference() -> None:
     account = TimeAccount()
     account.enter(0)
     account.stop(10_000)
-    before = account.copy()
+    before = account.copy(20_000)
     account.enter(50_000)
     account.wait(50_000, Cause.REORDER_STALL)
     account.leave(90_000)
@@ -278,6 +288,38 @@ def test_a_paused_pool_is_paused_and_not_starving() -> None:
     made.close()
 
 
+class Steady(Samples):
+    def __getitem__(self, key: Any) -> Any:
+        time.sleep(0.1)
+        return super().__getitem__(key)
+
+
+def test_a_pause_that_meets_workers_at_work_is_a_pause() -> None:
+    """The last batch comes a moment before its worker says that it pauses."""
+    made = DataLoader(Steady(length=24), num_workers=2)
+
+    def work() -> None:
+        for _ in range(3):
+            until(lambda: made.stats().workers and made.stats().workers[0].state == "fetching")
+            made.pause()
+            until(lambda: made.stats().queues.data == 0 and all(w.state == "paused" for w in made.stats().workers))
+            before = made.stats().times
+            time.sleep(0.3)
+            after = made.stats().times
+            seen.append((after.paused_us - before.paused_us, total(after) - total(before)))
+            made.resume()
+
+    seen: list[tuple[int, int]] = []
+    helper = threading.Thread(target=work)
+    helper.start()
+    found = run(made)
+    helper.join()
+    assert_adds_up(found)
+    for paused, all_of_it in seen:
+        assert paused >= 0.9 * all_of_it
+    made.close()
+
+
 def slow_start(_worker: int) -> None:
     time.sleep(0.4)
 
@@ -339,14 +381,56 @@ def test_every_epoch_adds_up_and_so_do_all_together() -> None:
         made.close()
 
 
-def test_an_abandoned_epoch_stops_the_clock() -> None:
-    made = DataLoader(Samples(length=50), num_workers=2)
-    iterator = iter(made)
-    next(iterator)
-    del iterator
+@pytest.mark.parametrize("more", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_an_epoch_left_early_stops_the_clock(more: dict[str, Any]) -> None:
+    made = DataLoader(Samples(length=50), **more)
+    for _ in made:
+        break
     before = made.stats().times
     time.sleep(0.05)
     assert made.stats().times == before
+    assert len(list(made)) == 50
+    assert total(made.stats().epoch_times) < total(made.stats().times)
+    made.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_is_closed_stops_the_clock(workers: int) -> None:
+    made = DataLoader(Samples(length=50), num_workers=workers)
+    iterator = iter(made)
+    next(iterator)
+    made.close()
+    before = made.stats().times
+    time.sleep(0.05)
+    assert made.stats().times == before
+    with pytest.raises(RuntimeError):
+        next(iterator)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_within_another_takes_nothing_from_it(workers: int) -> None:
+    made = DataLoader(Samples(length=4), num_workers=workers)
+    began = time.monotonic()
+    for _ in made:
+        for _ in made:
+            time.sleep(0.01)
+        time.sleep(0.05)
+    wall = (time.monotonic() - began) * 1e6
+    times = made.stats().times
+    assert times.compute_us >= 4 * 50_000 + 16 * 10_000
+    assert abs(total(times) - wall) <= wall * 0.01 + 5_000 + 10_000 * workers
+    made.close()
+
+
+def test_the_next_epoch_begins_with_nothing_of_the_one_before() -> None:
+    made = DataLoader(Samples(length=8), num_workers=1)
+    iterator = iter(made)
+    next(iterator)
+    time.sleep(0.2)
+    iterator = iter(made)
+    next(iterator)
+    assert made.stats().epoch_times.compute_us < 150_000 <= made.stats().times.compute_us
+    del iterator
     made.close()
 
 

@@ -1,0 +1,30 @@
+"""One epoch of a loader with persistent workers, as whoever iterates over it holds it.
+
+The loader keeps the iterator itself for all epochs, so that only this tells when an epoch is left early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .base import EpochIterator
+
+
+class PersistentEpoch(Iterator[Any]):
+    def __init__(self, iterator: EpochIterator) -> None:
+        self._iterator = iterator
+        self._epoch_number = iterator.number
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+    def __del__(self) -> None:
+        # The epoch is not over: its state can still be saved. But the clock must not run on.
+        self._iterator.ledger.leave(self._epoch_number)

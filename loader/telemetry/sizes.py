@@ -1,0 +1,31 @@
+"""How large a batch is that came through no slot: one of torch's loader, or one that was loaded inline."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+
+MOST_PARTS = 64
+"""Tensors of one batch that are measured; a batch of more parts is measured by these."""
+
+
+def measure(batch: Any) -> tuple[int, int]:
+    """Samples, as the length of the first tensor says (0: there is none), and bytes of all tensors."""
+    samples, size, parts = 0, 0, deque([batch])
+    try:
+        for _ in range(MOST_PARTS):
+            if not parts:
+                break
+            part = parts.popleft()
+            if isinstance(part, torch.Tensor):
+                size += part.nbytes
+                samples = samples or (part.shape[0] if part.ndim else 1)
+            elif isinstance(part, dict):
+                parts.extend(part.values())
+            elif isinstance(part, list | tuple):
+                parts.extend(part[:MOST_PARTS])
+    except Exception:  # a type of the user's own, of which nothing is known
+        return 0, 0
+    return samples, size
