@@ -112,8 +112,8 @@ class PinStage:
         self._tally = tally
         self._queue: queue.SimpleQueue[tuple[Epoch, Finished] | None] = queue.SimpleQueue()
         self._device = torch.accelerator.current_device_index() if mode == "accelerator" else -1
-        self._thread = threading.Thread(target=self._run, name="loader-pin", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="loader-pin", daemon=True)
+        self.thread.start()
 
     def put(self, epoch: Epoch, ready: list[Finished]) -> None:
         for finished in ready:
@@ -121,8 +121,8 @@ class PinStage:
 
     def close(self) -> None:
         self._queue.put(None)
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
 
     def _run(self) -> None:
         torch.set_num_threads(1)  # of this thread: the copy should not take all cores

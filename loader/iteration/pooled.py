@@ -13,6 +13,7 @@ from ..budget import memory_limits
 from ..checkpoint import State
 from ..failures import raise_error
 from ..fetching import may_save, saves
+from ..pool.conductor import HURRY
 from ..pool.delivery import facts, unpack
 from ..pool.epoch import Epoch
 from ..pool.pool import Pool, PoolTimeoutError, Settings
@@ -29,9 +30,6 @@ MOST_INDICES = 1 << 16
 
 LOST = b"lost"
 """In place of the state of a shard whose worker died."""
-
-HURRY = 0.3
-"""Seconds that busy workers get to finish after Ctrl-C."""
 
 
 class PooledIterator(EpochIterator):

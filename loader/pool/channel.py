@@ -3,9 +3,8 @@
 A frame is a length and a pickle. Descriptors ride on the frame's first byte; the receiver keeps them in a queue from
 which whoever reads the frame takes as many as it names. Where the system may lose a descriptor that is closed before
 the other side has it (macOS), the sender keeps it until an empty frame says that it has arrived. Every end made here
-is remembered, and closed in every
-process that is forked from this one: a forgotten copy of an end would keep the other side from ever seeing the
-end of file by which it learns that we are gone.
+is remembered, and closed in every process that is forked from this one: a forgotten copy of an end would keep the other
+side from ever seeing the end of file by which it learns that we are gone.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
+
+from .signals import emptied
 
 _HEADER = struct.Struct("<I")
 _MOST_DESCRIPTORS = 64
@@ -82,14 +83,15 @@ class Channel:
             while self._outgoing:
                 frame, descriptors = self._outgoing[0]
                 sent = self.socket.sendmsg([frame], [_rights(descriptors)] if descriptors else [])
-                if _ACKNOWLEDGE and descriptors:
-                    self._unconfirmed.append(descriptors)
-                else:
-                    _close(descriptors)
+                # Off the list before they are closed: a fork at this moment closes in the child what is listed.
                 if sent < len(frame):
                     self._outgoing[0] = (frame[sent:], [])
                 else:
                     self._outgoing.popleft()
+                if _ACKNOWLEDGE and descriptors:
+                    self._unconfirmed.append(descriptors)
+                else:
+                    _close(descriptors)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -133,14 +135,16 @@ class Channel:
         """Wait until something has arrived; False if the time ran out."""
         return bool(self._incoming) or is_readable(self.socket, seconds)
 
+    def finish(self) -> None:
+        """Send nothing more: the other side sees the end, and can still say something itself."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
-        _close(self.descriptors)
-        self.descriptors.clear()
-        for descriptors in (*(kept for _, kept in self._outgoing), *self._unconfirmed):
-            _close(descriptors)
-        self._outgoing.clear()
-        self._unconfirmed.clear()
         self.socket.close()
+        _close(emptied(self.descriptors))
+        for descriptors in (*(kept for _, kept in emptied(self._outgoing)), *emptied(self._unconfirmed)):
+            _close(descriptors)
 
     def _read(self, flags: int) -> None:
         try:
@@ -199,7 +203,8 @@ def is_readable(readable: int | socket.socket, seconds: float | None = 0.0) -> b
 
 def _close(descriptors: Iterable[int]) -> None:
     for each in descriptors:
-        os.close(each)
+        with contextlib.suppress(OSError):  # in a forked child: it was just being closed
+            os.close(each)
 
 
 def _rights(descriptors: list[int]) -> tuple[int, int, array.array[int]]:

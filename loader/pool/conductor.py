@@ -7,11 +7,13 @@ How everything ends, whatever ends it:
 
 1. Whoever closes the pool sets `closing` and rings. The conductor leaves its loop in every case through `_shut_down`,
    also when it fails.
-2. `_shut_down` closes the workers' channels. An idle worker sees the end of its channel and leaves; a busy one leaves
-   after its batch. The zygote is told to wait for them for the grace that was asked for and then to kill them. It
-   reaps all of them before it exits, and `Nursery.end` waits for that, kills the zygote if it must, and closes the
-   last descriptors. After an epoch that was read to its end training goes on meanwhile (`dismissed`): the system takes
-   its time to take large processes apart. `loader.close()` and the end of the interpreter wait.
+2. `_shut_down` ends our side of the workers' channels. An idle worker sees that and leaves; a busy one leaves after
+   its batch. The last thing that a leaving worker does, after all exit handlers, is to close its descriptors; that is
+   what we wait for, for the grace that was asked for, which may become shorter meanwhile. What is left is `dismissed`:
+   training goes on, while the zygote kills those who stayed and the system takes the processes apart, which takes its
+   time with large ones. The zygote reaps all of them before it exits, and `Nursery.end` waits for that, kills the
+   zygote if it must, and closes the last descriptors. `loader.close()` and the end of the interpreter wait for this
+   too, and a new pool of the same loader for all but one.
 3. If the training process dies instead, the zygote's channel reaches its end (see `zygote`).
 4. A forked copy of the training process has no conductor thread; `Pool` knows its owner's pid and does nothing there.
 """
@@ -46,6 +48,8 @@ from .window import Finished, Task, Window
 
 AT_A_TIME = 2
 """Workers that the zygote is asked for at a time."""
+HURRY = 0.3
+"""Seconds that busy workers get to finish after Ctrl-C, and at the end of the interpreter."""
 LOOK_AGAIN = 5.0
 """ms between two looks at whether a task waits behind a slow batch while somebody has nothing to do."""
 
@@ -78,7 +82,7 @@ class Conductor(threading.Thread):
         self._requests: deque[tuple[Any, ...]] = deque()
         self._arrivals = Arrivals(self._dispatcher, observer, pin)
         self._losses = Losses(self._arrivals, observer.ledger, max_retries)
-        self._at_end = at_end
+        self._at_end: Callable[[], None] | None = at_end
         self._resume_at: float | None = None
         self._resizing: Ticket | None = None
         self._shards = 0
@@ -297,6 +301,9 @@ class Conductor(threading.Thread):
         for operation, *rest in messages:
             if operation == "ready":
                 continue
+            if operation == "interrupted":
+                self._crew.interrupted_at = time.monotonic()
+                continue
             if operation == "failed":
                 self._fail(rest[0])
                 continue
@@ -379,11 +386,20 @@ class Conductor(threading.Thread):
             if self._resizing is not None:
                 _settle_late(self._resizing)
             self._abandon()
-            self._crew.dismiss(self.grace)
+            self._crew.dismiss()
+            began = time.monotonic()
+            while (left := began + self._grace(began) - time.monotonic()) > 0 and self._crew.see_off(left * 1000):
+                pass
         finally:
             self.dismissed.set()
-        self._crew.end(self.grace)
-        self._at_end()
+        self._crew.end()
+        at_end, self._at_end = self._at_end, None
+        if at_end is not None:
+            at_end()
+
+    def _grace(self, began: float) -> float:
+        """Seconds that workers have from `began` on; few if Ctrl-C was pressed meanwhile or just before."""
+        return min(self.grace, HURRY) if self._crew.interrupted_at > began - 1.0 else self.grace
 
     def _refuse_requests(self) -> None:
         """Answer what nobody will do any more. Both sides of the end call it, so that no request is forgotten."""
@@ -392,7 +408,7 @@ class Conductor(threading.Thread):
                 if isinstance(part, Ticket):
                     _settle_late(part)
                 elif isinstance(part, Nursery):
-                    part.end(0.0)
+                    part.end()
 
 
 def _settle_late(ticket: Ticket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ class Crew:
         self.roster = Roster(board.rows)
         self.nursery: Nursery | None = None
         self.doorbell = Doorbell()
+        self.interrupted_at = -math.inf
+        """When Ctrl-C was pressed, as far as the zygote saw it."""
         self.holding = False
         """Workers are told to hold."""
         self._base_seed = base_seed
@@ -54,7 +57,7 @@ class Crew:
         """The zygote is gone."""
         if self.nursery is not None:
             self._poll.unregister(self.nursery.channel)
-            self.nursery.end(0.0)
+            self.nursery.end()
             self.nursery = None
 
     def grow(self, num_workers: int, epoch: int) -> bool:
@@ -150,19 +153,40 @@ class Crew:
         self.roster.remove(worker)
         self.board.row(worker.id)[Word.STATE] = 0
 
-    def dismiss(self, grace: float) -> None:
-        """Have all processes end. See point 2 of the conductor's argument."""
+    def dismiss(self) -> None:
+        """Have all workers leave. See point 2 of the conductor's argument."""
         for worker in self.roster:
             self.board.row(worker.id)[Word.CONTROL] = LEAVE
+            worker.channel.finish()
+
+    def see_off(self, milliseconds: float) -> bool:
+        """Wait a little for workers to leave; False when there is nobody left to wait for."""
+        if self.nursery is None or not any(worker.pid and not worker.closed for worker in self.roster):
+            return False
+        for sender in self.wait(milliseconds):
+            if isinstance(sender, WorkerHandle):
+                self.receive(sender)
+                continue
+            try:
+                messages = sender.channel.receive_ready()
+            except ChannelClosedError:
+                return False  # and the workers die with the zygote
+            for operation, *rest in messages:
+                if operation == "interrupted":
+                    self.interrupted_at = time.monotonic()
+                elif operation == "forked" and (worker := self.roster.get(rest[0])) is not None:
+                    worker.pid = rest[1]
+                elif operation == "exited" and (worker := self.roster.get(rest[0])) is not None:
+                    self.close(worker)
+        return True
+
+    def end(self) -> None:
+        """End what is left, and wait for the system to take the processes apart."""
+        for worker in self.roster:
             self.close(worker)
             self.roster.remove(worker)
         if self.nursery is not None:
-            self.nursery.stop(grace)
-
-    def end(self, grace: float) -> None:
-        """Wait until they are gone."""
-        if self.nursery is not None:
-            self.nursery.end(grace + 1.0)
+            self.nursery.end()
             self.nursery = None
         self.doorbell.close()
 

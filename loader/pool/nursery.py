@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from multiprocessing import connection, process
+from multiprocessing import process
 from typing import Any
 
 from .board import size_of_board
@@ -22,6 +22,8 @@ _starting = threading.Lock()
 """Held while ends of a new channel exist that a fork in another thread would copy. Nobody waits for it for long: the
 garbage collector may end another pool while it is held, and a copied end only delays the news of a death."""
 _BRIEFLY = 1.0
+TO_REAP = 5.0
+"""Seconds that the system may take to end killed processes. Large ones take their time."""
 
 
 @contextlib.contextmanager
@@ -71,6 +73,7 @@ class Nursery:
                 theirs.close()
                 os.close(stacks_write)
         self.pid = int(self.process.pid or 0)
+        self._pidfd = _open_process(self.pid)
         _zygotes.add(self.process)
         self._ended = False
 
@@ -107,34 +110,63 @@ class Nursery:
             text += chunk
         return text.decode(errors="replace").strip()
 
-    def stop(self, grace: float) -> None:
-        """Ask the zygote to let the workers leave within `grace` seconds, then to kill them, and to exit."""
-        with contextlib.suppress(ChannelClosedError):
-            self.channel.send(("stop", grace))
-
-    def end(self, patience: float) -> None:
-        """Wait for the zygote's end, kill it if need be, and close everything."""
+    def end(self) -> None:
+        """Have the zygote kill what is left of the workers and exit; wait for that, and close everything."""
         if self._ended:
             return
         self._ended = True
-        # The sentinel tells also when somebody else has reaped the zygote, as with SIGCHLD ignored.
-        connection.wait([self.process.sentinel], patience)
-        self.channel.close()  # the zygote kills what is left and exits
-        if not connection.wait([self.process.sentinel], 1.0):
+        self.channel.close()
+        if not self._wait(TO_REAP):
             self.process.kill()
-            connection.wait([self.process.sentinel])
-        self.process.join(0.1)
+            self._wait(TO_REAP)
         try:
             self.process.close()
-        except ValueError:  # reaped by somebody else, so Python takes it for alive
+        except ValueError:  # reaped by somebody else, so Python takes it for alive; or it cannot even be killed
             process._children.discard(self.process)  # type: ignore[attr-defined]
             del self.process
         os.close(self._stacks_read)
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for the zygote's end, and reap it.
+
+        Not for the end of its sentinel: that is a pipe, whose other end everybody has whom the zygote's workers, or
+        another thread of training at the wrong moment, have forked.
+        """
+        deadline = time.monotonic() + seconds
+        while self.process.exitcode is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            if self._pidfd < 0:
+                time.sleep(min(left, 0.005))
+                if not _exists(self.pid):
+                    return True  # reaped by somebody else
+            elif is_readable(self._pidfd, left):
+                return self.process.exitcode is not None or not _exists(self.pid)
+        return True
 
     def _drain(self) -> None:
         while is_readable(self._stacks_read):
             if not os.read(self._stacks_read, 65536):
                 return
+
+
+def _open_process(pid: int) -> int:
+    """A descriptor that is readable when the process has ended; -1 where there is no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def make_board(rows: int) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
-import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..telemetry.ledger import Ledger
 from ..telemetry.observer import Observer
 from ..telemetry.times import TimeAccount
 from .board import Board
-from .conductor import Conductor
+from .conductor import HURRY, Conductor
 from .epoch import Epoch
 from .nursery import Nursery, make_board
 from .sharding import Shard, ShardedWindow
@@ -34,7 +35,8 @@ SHARD_LOOKAHEAD = 32
 _exiting = False
 """The interpreter is coming to its end."""
 
-_open: weakref.WeakSet[Pool] = weakref.WeakSet()
+_open: set[Pool] = set()
+"""Until the conductor has done its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +73,38 @@ class Pool:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._owner = os.getpid()
+        wait_for_pools(settings.ledger, most=1)
         rows = 2 * settings.max_workers
         self._board_descriptor = make_board(rows)
         self._rows = rows
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, self._board_descriptor)
             self.board = Board(self._board_descriptor, rows)
             nursery = self._start_zygote()
-        except BaseException:
-            os.close(self._board_descriptor)
-            raise
-        pins = settings.pin_mode in ("accelerator", "mlock")
-        self.pin = PinStage(settings.pin_mode, settings.ledger.pin) if pins else None
-        self._conductor = Conductor(
+            undo.callback(nursery.end)
+            pins = settings.pin_mode in ("accelerator", "mlock")
+            self.pin = PinStage(settings.pin_mode, settings.ledger.pin) if pins else None
+            if self.pin is not None:
+                undo.callback(self.pin.close)
+            self._conductor = self._make_conductor()
+            undo.callback(self._conductor.doorbell.close)
+            self._conductor.start()
+            undo.pop_all()
+        self._conductor.request("nursery", nursery)
+        self._revivals = 0
+        """The losses of a zygote that were made good."""
+        self._lost_before = 0
+        self._taken = self._taken_at_loss = 0
+        _open.add(self)
+
+    def _make_conductor(self) -> Conductor:
+        settings = self.settings
+        return Conductor(
             self.board,
             settings.base_seed,
             settings.workers,
             settings.max_retries,
-            self.limit_tasks,
+            _limit(settings.prefetch_factor),
             self.pin.put if self.pin is not None else None,
             self._release,
             Observer(
@@ -98,13 +115,6 @@ class Pool:
                 int(settings.stack_after * 1e9),
             ),
         )
-        self._conductor.request("nursery", nursery)
-        self._conductor.start()
-        self._revivals = 0
-        """The losses of a zygote that were made good."""
-        self._lost_before = 0
-        self._taken = self._taken_at_loss = 0
-        _open.add(self)
 
     @property
     def conductor(self) -> Conductor:
@@ -117,9 +127,7 @@ class Pool:
 
     def limit_tasks(self, workers: int) -> int:
         """How many tasks may be in flight with so many workers."""
-        if self.settings.prefetch_factor is not None:
-            return self.settings.prefetch_factor * workers
-        return max(LOOKAHEAD, 2 * workers)
+        return _limit(self.settings.prefetch_factor)(workers)
 
     def begin(
         self,
@@ -219,13 +227,17 @@ class Pool:
         conductor.grace = min(grace, conductor.grace)
         conductor.closing = True
         conductor.doorbell.ring()
-        if conductor is threading.current_thread():
-            return
-        if wait:
-            conductor.join()
-            _open.discard(self)
-        else:
-            conductor.dismissed.wait()
+        if threading.current_thread() in (conductor, None if self.pin is None else self.pin.thread):
+            return  # the garbage collector may run anywhere
+        try:
+            if wait:
+                conductor.join()
+            else:
+                conductor.dismissed.wait()
+        except KeyboardInterrupt:
+            conductor.grace = min(HURRY, conductor.grace)
+            conductor.doorbell.ring()
+            raise
 
     def is_closing(self) -> bool:
         return self._conductor.closing
@@ -235,6 +247,7 @@ class Pool:
         os.close(self._board_descriptor)
         if self.pin is not None:
             self.pin.close()
+        _open.discard(self)
 
     def _alive(self) -> bool:
         return os.getpid() == self._owner and not self._conductor.closing
@@ -288,11 +301,18 @@ class Pool:
         self._conductor.request("nursery", self._start_zygote())
 
 
-def wait_for_pools(ledger: Ledger) -> None:
-    """Wait for those of a loader's pools that are on their way out."""
-    for pool in list(_open):
-        if pool.settings.ledger is ledger and pool.is_closing():
-            pool.close()
+def _limit(prefetch_factor: int | None) -> Callable[[int], int]:
+    """How many tasks may be in flight with so many workers. Refers to no pool: nothing then keeps one alive."""
+    if prefetch_factor is not None:
+        return lambda workers: prefetch_factor * workers
+    return lambda workers: max(LOOKAHEAD, 2 * workers)
+
+
+def wait_for_pools(ledger: Ledger, most: int = 0) -> None:
+    """Wait until at most so many of a loader's pools are on their way out."""
+    ending = [pool for pool in _open.copy() if pool.settings.ledger is ledger and pool.is_closing()]
+    for pool in ending[: len(ending) - most]:
+        pool.close()
 
 
 @atexit.register
@@ -300,8 +320,10 @@ def _close_all() -> None:
     """Workers must not outlive the interpreter, nor hold up its end."""
     global _exiting
     _exiting = True
-    for pool in list(_open):
-        pool.close(grace=0.3)
+    for pool in _open.copy():
+        pool.close(HURRY, wait=False)
+    for pool in _open.copy():
+        pool.close(HURRY)
 
 
 def _forget_all() -> None:

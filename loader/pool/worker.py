@@ -70,6 +70,8 @@ class Worker:
     def run(self) -> None:
         """Work until told to leave or until training is gone."""
         self._row[Word.PID] = os.getpid()
+        if self._row[Word.CONTROL] == LEAVE:
+            return  # the epoch ended before it was born
         try:
             self._initialize()
             self._channel.send(("hello",))

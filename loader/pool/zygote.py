@@ -25,9 +25,10 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
-from multiprocessing import get_context, process
+from multiprocessing import process
+from multiprocessing.context import ForkProcess
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -45,9 +46,6 @@ STACK_SIGNAL = signal.SIGUSR2 if not hasattr(signal, "SIGRTMIN") else signal.SIG
 _PR_SET_PDEATHSIG = 1
 HAS_PRCTL = hasattr(ctypes.CDLL(None), "prctl")
 
-HURRY = 0.3
-"""Seconds that busy workers get to finish after Ctrl-C."""
-
 
 class _Zygote:
     def __init__(self, channel: Channel, recipe: Recipe, board: Board, stacks: int) -> None:
@@ -56,7 +54,6 @@ class _Zygote:
         self._board = board
         self._stacks = stacks
         self._workers: dict[int, Any] = {}
-        self._context = get_context("fork")
         self._wake_read, self._wake_write = socket.socketpair()
         self._lifeline = None if HAS_PRCTL else os.pipe()
         self._interrupted = False
@@ -75,6 +72,9 @@ class _Zygote:
                 if self._wake_read.fileno() in ready:
                     self._wake_read.recv(4096)
                     self._reap()
+                    if self._interrupted:
+                        self._interrupted = False
+                        self._channel.send(("interrupted",))
                 if self._channel.fileno() in ready:
                     for message in self._channel.receive_ready():
                         self._handle(message)
@@ -109,13 +109,10 @@ class _Zygote:
             worker = self._workers.get(key)
             if worker is not None and worker.exitcode is None:
                 os.kill(worker.pid, number)
-        elif operation == "stop":
-            self._wait_for_all(rest[0])
-            raise ChannelClosedError
 
     def _fork(self, key: int, birth: Birth) -> None:
         descriptor = self._channel.descriptors.popleft()
-        worker = self._context.Process(
+        worker = _WorkerProcess(
             target=_work,
             args=(
                 self._recipe,
@@ -147,30 +144,33 @@ class _Zygote:
                 self._channel.send(("exited", key, worker.pid, worker.exitcode))
                 worker.close()
 
-    def _wait_for_all(self, grace: float) -> None:
-        """Let the workers leave by themselves for so many seconds, fewer after Ctrl-C, which may come meanwhile."""
-        began = time.monotonic()
-        poll = self._poll()
-        while self._workers:
-            left = began + (min(grace, HURRY) if self._interrupted else grace) - time.monotonic()
-            if left <= 0:
-                return
-            ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
-            if self._channel.fileno() in ready:
-                # Told to hurry, or training is gone.
-                return
-            if ready:
-                self._wake_read.recv(4096)
-            for key, worker in list(self._workers.items()):
-                if worker.exitcode is not None:
-                    del self._workers[key]
-
     def _end_all(self) -> None:
         for worker in self._workers.values():
             worker.kill()
         for worker in self._workers.values():
             worker.join()
         self._workers.clear()
+
+
+class _WorkerProcess(ForkProcess):
+    keeps: Channel | None = None
+    """The end of the channel tells of the end of the process: it must not come with that of `_work`."""
+
+    def _bootstrap(self, *arguments: Any, **named: Any) -> int:
+        """Everything is done, exit handlers included. What the process had open is free from now on, to be had by
+        whoever comes next; and training, which sees the end of its channel, need not wait until the system has taken
+        the memory apart, which it does first.
+        """
+        code: int = super()._bootstrap(*arguments, **named)  # type: ignore[misc]
+        try:
+            descriptors = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+        except OSError:
+            descriptors = list(range(3, 256))
+        for descriptor in descriptors:
+            if descriptor > 2:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        return code
 
 
 def run_zygote(sock: socket.socket, parcel: Parcel, rows: int) -> None:
@@ -207,6 +207,7 @@ def _work(
     wake_read.close()
     _die_with(parent, lifeline)
     channel = Channel(socket.socket(fileno=descriptor), blocking=True)
+    _WorkerProcess.keeps = channel
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
     try:
         Worker(recipe, birth, channel, board).run()

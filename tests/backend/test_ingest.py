@@ -172,7 +172,7 @@ def test_an_oversized_message_closes_the_connection(server: Running) -> None:
     [
         (make_snapshot(0), "first message"),
         (b"\xc1", "not a message"),
-        (msgspec.structs.replace(make_hello(), protocol=(2, 0)), "major version"),
+        (msgspec.structs.replace(make_hello(), protocol=(PROTOCOL[0] + 1, 0)), "major version"),
         (msgspec.msgpack.encode({"type": "hello", "protocol": [9, 1], "who": "knows"}), "major version"),
         (make_hello(run="line\n"), "letters"),
         (make_hello(run="../etc"), "regex"),

@@ -109,7 +109,7 @@ def test_what_does_not_fit_during_an_outage_is_counted(
     count = source.count
     until(lambda: source.count > count + 25)
     server.start()
-    until(lambda: server.greeted == 2)
+    until(lambda: server.only.snapshots[-1].dropped, "a snapshot from after the outage")
     publisher.close()
     holes = server.only.holes
     assert len(holes) >= 15
