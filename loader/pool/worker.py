@@ -70,9 +70,10 @@ class Worker:
     def run(self) -> None:
         """Work until told to leave or until training is gone."""
         self._row[Word.PID] = os.getpid()
-        if self._row[Word.CONTROL] == LEAVE:
-            return  # the epoch ended before it was born
         try:
+            if self._row[Word.CONTROL] == LEAVE:  # it is not wanted any more, before it was born
+                self._leave()
+                return
             self._initialize()
             self._channel.send(("hello",))
             while self._step():

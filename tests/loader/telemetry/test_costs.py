@@ -133,33 +133,29 @@ def test_a_slow_one_among_cheap_ones_is_found() -> None:
     made.close()
 
 
-def test_after_a_surprise_every_sample_is_timed_for_a_while() -> None:
-    pace = [0.0] * 64
-    dataset = Waits(pace)
-    fetcher = MapFetcher(dataset, auto_collation=True)
-    timed = []
-    for number in range(64):
-        pace[5] = 30.0 if number == 20 else 0.0
-        fetcher.fetch(list(range(64)))
-        timed.append(bool(fetcher.stamps))
-    assert timed[0] and not all(timed[:20]), "cheap ones are timed now and then"
-    assert all(timed[21:64]) and WARY > 43, "until the surprise"
+def untimed(dataset: Waits) -> MapFetcher:
+    """A fetcher that has found the samples cheap. A busy machine may make it doubt for a while."""
+    for _ in range(10):
+        fetcher = MapFetcher(dataset, auto_collation=True)
+        for _ in range(3):
+            fetcher.fetch(list(range(len(dataset))))
+        if not fetcher.stamps and not fetcher.surprise:
+            return fetcher
+    raise AssertionError("cheap samples are timed every time")
 
 
-def test_of_the_surprise_itself_the_batch_s_time_is_told() -> None:
-    dataset = Waits([0.0] * 8)
-    fetcher = MapFetcher(dataset, auto_collation=True)
-    for _ in range(3):
-        fetcher.fetch(list(range(8)))
-    assert not fetcher.stamps
-    assert not fetcher.surprise
+def test_of_a_surprise_the_batch_s_time_is_told_and_then_every_sample_s() -> None:
+    dataset = Waits([0.0] * 64)
+    fetcher = untimed(dataset)
     dataset.milliseconds[3] = 20.0
-    fetcher.fetch(list(range(8)))
-    assert not fetcher.stamps
+    fetcher.fetch(list(range(64)))
+    assert fetcher.stamps == []
     assert fetcher.surprise >= 20_000_000
-    fetcher.fetch(list(range(8)))
-    assert len(fetcher.stamps) == 8
-    assert not fetcher.surprise
+    dataset.milliseconds[3] = 0.0
+    for _ in range(WARY):
+        fetcher.fetch(list(range(64)))
+        assert len(fetcher.stamps) == 64
+        assert not fetcher.surprise
 
 
 def test_samples_that_come_together_have_a_mean_and_no_culprit() -> None:
