@@ -346,7 +346,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             length=None if self.is_iterable else sampling.length_of(self._index_sampler),
             pending=self._pending,  # before the target, which follows it in another thread
             target=self.num_workers,
-            budget=self._usage.budget(self.memory_budget),
+            memory_budget=self.memory_budget,
         )
 
     def _repr_html_(self) -> str:

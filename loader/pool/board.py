@@ -90,10 +90,6 @@ class Board:
     def row(self, worker: int) -> memoryview:
         return self.words[worker * ROW : (worker + 1) * ROW]
 
-    def column(self, word: int) -> list[int]:
-        """The same word of every row."""
-        return self.words[word::ROW].tolist()
-
     def clear(self, worker: int) -> None:
         """Make a row ready for a new worker; its control words stay as they are."""
         row = self.row(worker)

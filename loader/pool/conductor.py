@@ -374,7 +374,7 @@ class Conductor(threading.Thread):
             return
         self.epoch = None
         epoch.abandoned = True
-        self.observer.epoch_ended()
+        self.observer.epoch_ended([worker.id for worker in self.roster])
         for finished in emptied(epoch.ready) + epoch.window.drain():
             dispose(finished)
         epoch.signal.set()

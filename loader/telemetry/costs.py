@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from operator import add
 
 from ..pool.board import COST_BUCKETS, cost_of_bucket
 from ..protocol import SampleCost
@@ -32,7 +33,7 @@ def sketch(counts: Iterable[list[int]], slowest: SlowestSamples) -> SampleCost:
     """Sum the workers' counts up and read quantiles off them."""
     total = [0] * COST_BUCKETS
     for row in counts:
-        total = [a + b for a, b in zip(total, row, strict=True)]
+        total = list(map(add, total, row))
     number = sum(total)
     ranked = slowest.ranked()
     index, longest = ranked[0] if ranked else ("", 0)

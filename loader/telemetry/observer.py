@@ -7,6 +7,8 @@ never waits.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from operator import sub
 from typing import Any
 
 from ..pool.board import ROW, Board, Word
@@ -63,17 +65,16 @@ class Observer:
             if ended.length() >= SHORT:
                 self.ledger.emit(_event(ended, now))
 
-    def sample_cost(self) -> SampleCost:
-        batches = self._board.column(Word.BATCHES)
-        counts = [self._since(worker) for worker, done in enumerate(batches) if done]
-        return sketch([*counts, *self._gone], self.slowest)
+    def sample_cost(self, workers: Iterable[int]) -> SampleCost:
+        """Of this epoch; `workers` are those that are there."""
+        return sketch([*map(self._since, workers), *self._gone], self.slowest)
 
     def recorded(self) -> list[tuple[str, int]]:
         """(index, µs) of the slowest samples, if they were asked for."""
         return [ranked for ranked in self.slowest.ranked() if ranked[0]] if self._record else []
 
-    def epoch_ended(self) -> None:
-        self.ledger.cost = self.sample_cost()
+    def epoch_ended(self, workers: Iterable[int]) -> None:
+        self.ledger.cost = self.sample_cost(workers)
         self.ledger.slowest = self.recorded()
 
     def _name(self, batch: Batch, indices: Any, position: int) -> str:
@@ -96,7 +97,7 @@ class Observer:
         counts, before = self._counts(worker), self._before.get(worker)
         if before is None:
             return counts
-        return [max(now - then, 0) for now, then in zip(counts, before, strict=True)]
+        return list(map(sub, counts, before))
 
 
 def _event(stall: OpenStall, now: int) -> Stall:

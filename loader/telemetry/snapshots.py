@@ -80,11 +80,14 @@ def take(
     length: int | None,
     target: int,
     pending: int | None,
-    budget: int,
+    memory_budget: int | None,
 ) -> Snapshot:
     now = time.monotonic_ns()
     conductor = None if pool is None else pool.conductor
-    ended = conductor is not None and conductor.epoch is None
+    queues = None if conductor is None else _queues(conductor)
+    if conductor is None or queues is None:  # the budget is looked up only then: that takes its time
+        queues = Queues(memory_budget=usage.budget(memory_budget), **_slots(conductor))
+    observer = None if conductor is None or conductor.epoch is None else conductor.observer
     return Snapshot(
         seq=seq,
         at=time.time(),
@@ -97,31 +100,39 @@ def take(
         bytes=ledger.bytes,
         target=target,
         pending=pending,
-        queues=Queues(memory_budget=budget) if conductor is None else _queues(conductor, budget),
+        queues=queues,
         times=ledger.times.times(now),
         epoch_times=ledger.times.since(ledger.epoch_times, now),
         stalls=Stalls(ledger.stalls, ledger.stall_ns // 1000),
         pin=ledger.pin.counters(),
-        cost=ledger.cost if conductor is None or ended else conductor.observer.sample_cost(),
+        cost=ledger.cost if observer is None else observer.sample_cost(_ids(conductor)),
         workers=[] if conductor is None else _workers(conductor, usage, now),
         digest=ledger.digest.hex(),
         recoveries=ledger.recoveries,
         dropped=ledger.dropped + ledger.spans.lost,
-        slowest=ledger.slowest if conductor is None or ended else conductor.observer.recorded(),
+        slowest=ledger.slowest if observer is None else observer.recorded(),
     )
 
 
-def _queues(conductor: Conductor, budget: int) -> Queues:
-    tables = [worker.slots for worker in conductor.roster]
-    used = max(sum(table.used for table in tables), 0)
-    slots = {
+def _ids(conductor: Conductor | None) -> list[int]:
+    return [] if conductor is None else [worker.id for worker in conductor.roster]
+
+
+def _slots(conductor: Conductor | None) -> dict[str, int]:
+    tables = [] if conductor is None else [worker.slots for worker in conductor.roster]
+    used = sum(table.used for table in tables)
+    return {
         "slots_used": used,
         "slots_free": max(sum(len(table) for table in tables) - used, 0),
         "slots_bytes": sum(table.bytes for table in tables),
     }
+
+
+def _queues(conductor: Conductor) -> Queues | None:
+    """Of the epoch under way; None: there is none."""
     epoch = conductor.epoch
     if epoch is None:
-        return Queues(memory_budget=budget, **slots)
+        return None
     window = epoch.window
     limits = window.limits
     return Queues(
@@ -134,7 +145,7 @@ def _queues(conductor: Conductor, budget: int) -> Queues:
         data=len(epoch.ready),
         finished_bytes=max(window.held_bytes + window.delivered_bytes - epoch.taken_bytes, 0),
         memory_budget=limits.effective(window.largest),
-        **slots,
+        **_slots(conductor),
     )
 
 

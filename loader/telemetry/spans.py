@@ -12,7 +12,7 @@ from collections import deque
 
 from ..protocol import Span, Spans
 
-RATE = 500
+RATE = 250
 """Spans a second at the most, about."""
 RING = 4096
 LEAST_LOOK = 0.1
@@ -56,8 +56,17 @@ class SpanRing:
             return None
         first = min(row[3] for row in chosen)
         spans = [
-            Span(row[0], row[1], row[2], *((moment - first) // 1000 if moment >= first else -1 for moment in row[3:]))
-            for row in chosen
+            Span(
+                worker,
+                epoch,
+                batch,
+                (start - first) // 1000,
+                (fetched - first) // 1000 if fetched >= 0 else -1,
+                (collated - first) // 1000 if collated >= 0 else -1,
+                (sent - first) // 1000,
+                (yielded - first) // 1000,
+            )
+            for worker, epoch, batch, start, fetched, collated, sent, yielded in chosen
         ]
         return Spans(wall, wall - (now - first) / 1e9, spans, stride)
 

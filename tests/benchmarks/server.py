@@ -74,6 +74,7 @@ class Sink:
     async def take(self, connection: ServerConnection) -> None:
         decode = msgspec.msgpack.Decoder(protocol.ToBackend).decode
         encode = msgspec.msgpack.Encoder().encode
+        acknowledged = time.monotonic()
         async for data in connection:
             self.received += 1
             message = decode(data if isinstance(data, bytes) else data.encode())
@@ -81,7 +82,10 @@ class Sink:
                 who = message.identity
                 name = protocol.loader_id(who.run, who.rank, who.name)
                 await connection.send(encode(protocol.Welcome(protocol.PROTOCOL, name, at=time.time())))
-            elif isinstance(message, protocol.Snapshot | protocol.Events | protocol.Goodbye):
+            elif isinstance(message, protocol.Snapshot | protocol.Events | protocol.Goodbye) and (
+                isinstance(message, protocol.Goodbye) or time.monotonic() - acknowledged >= 1
+            ):  # as the backend does: when it has written to its disk, once a second
+                acknowledged = time.monotonic()
                 await connection.send(encode(protocol.Ack(message.seq)))
 
     def answer(self, connection: ServerConnection, request: Request) -> Response | None:

@@ -1,9 +1,13 @@
-"""What being watched costs: the same loader in turns unwatched and watched, by a server that is well or that fails.
+"""What being watched costs, by a server that is well or that fails.
 
-Rounds of one and the same loader differ by more than what is to be measured, by up to a third on a machine that is not
-our own. So the two are compared in pairs, one right after the other, in one process and with the same workers, many
-times; the order within a pair alternates, and of all ratios the median counts. `null` compares unwatched with
-unwatched: how far it is from 1 says how much the others can be believed.
+On a machine that is not our own the same loader differs by a tenth from one second to the next, which hides what is to
+be measured: a few milliseconds every 0.2 s. So watched and unwatched are compared within each of these periods. The
+moments at which the publisher's thread takes a snapshot are known, and so is the moment of every batch. For each period
+the batches that came are set against those that would have come had training gone on all the time as it did far from
+the snapshot; sums over all periods give the share of the unwatched throughput. What a watched loader does with every
+batch, to keep its span, is not seen that way: it is measured beside, in µs, and taken off.
+
+`null` is the same with nobody who publishes: how far it is from 1 says how much the others can be believed.
 """
 
 from __future__ import annotations
@@ -11,119 +15,147 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import statistics
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loader import DataLoader
+from loader.telemetry.spans import SpanRing
 from tests.benchmarks.case import Measures
-from tests.benchmarks.measures.throughput import time_epoch, warm_up
+from tests.benchmarks.measures.throughput import warm_up
 from tests.benchmarks.server import Server, unused_port
-from tests.benchmarks.workloads import WORKLOADS, Samples, Workload
+from tests.benchmarks.workloads import WORKLOADS
 
 SIGNALS = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
-TURN = 0.5
-"""Seconds of loading, at the least: two or three snapshots."""
+PERIOD = 200_000_000
+"""ns between two snapshots."""
+BEFORE, AFTER = 5_000_000, 45_000_000
+"""ns around a snapshot that may be disturbed by it: the server's work and its answer are over by then."""
+SETTLING = 1.5
+"""Seconds until the connection is there and the spans' stride is found."""
 
 
-def measure(variant: str, quick: bool, *, workload: str, workers: int, batches: int, pairs: int) -> Measures:
+def measure(variant: str, quick: bool, *, workload: str, workers: int, seconds: float) -> Measures:
     spec = WORKLOADS[workload]
     dataset = spec.dataset(spec.batch_size * 4 * workers)
     loader: DataLoader[Any] = DataLoader(
         dataset, spec.batch_size, num_workers=workers, persistent_workers=True, monitor=False
     )
     warm_up(loader, spec, dataset)
-    dataset.length = spec.batch_size * batches
-    turn = Turn(loader, spec, dataset)
-    turn.take()
-    ratios, unwatched, spent, growth = [], [], [], 0
-    with ExitStack() as servers:
-        server = servers.enter_context(Server()) if variant in ("live", "stopped") else None
-        for number in range(4 if quick else pairs):
-            speed = {}
-            for watch in (False, True) if number % 2 else (True, False):
-                before = resident()
-                if not watch or variant == "null":
-                    speed[watch] = turn.take()
-                    continue
-                with watched(loader, variant, server) as publisher:
-                    used = publisher_seconds(publisher)
-                    began = time.perf_counter()
-                    speed[True] = turn.take()
-                    spent.append((publisher_seconds(publisher) - used) / (time.perf_counter() - began))
-                growth = max(growth, resident() - before)
-            ratios.append(speed[True] / speed[False])
-            unwatched.append(speed[False])
+    dataset.length = spec.batch_size * 10**7  # one epoch, never read to its end
+    seconds = seconds / 10 if quick else seconds
+    with ExitStack() as stack:
+        server = stack.enter_context(Server()) if variant in ("live", *SIGNALS) else None
+        if server is not None and variant in SIGNALS:
+            stack.callback(server.send, signal.SIGCONT)
+            blow = threading.Timer(SETTLING + seconds / 4, server.send, (SIGNALS[variant],))
+            stack.callback(blow.cancel)
+            blow.start()
+        moments: list[int] = []
+        if variant != "null":
+            loader.monitor = f"http://127.0.0.1:{unused_port()}" if server is None else server.url
+            loader._publisher = None
+            loader._publish()
+            note_snapshots(loader._publisher, moments)
+        before, used = resident(), 0.0
+        stamps = read(loader, SETTLING)
+        used = publisher_seconds(loader._publisher)
+        stamps = read(loader, seconds)
+        used = publisher_seconds(loader._publisher) - used
+        growth = resident() - before - 60 * len(stamps)  # what the stamps themselves take, about
+        if variant in ("live", *SIGNALS) and server is not None and not moments:
+            raise RuntimeError("not available: a watched loader took no snapshot")
+        if variant == "live" and server is not None and not server.received():
+            raise RuntimeError("not available: a watched loader's server received nothing")
     loader.close()
+    if variant == "null":
+        moments = list(range(stamps[0], stamps[-1], PERIOD))
+    rate = len(stamps) / seconds
+    share, low, high = compare(np.array(stamps), np.array([m for m in moments if stamps[0] < m < stamps[-1]]))
+    spans = 0.0 if variant == "null" else rate * span_seconds(rate)
     return {
-        "batches_per_s": statistics.median(unwatched),
-        "ratio": statistics.median(ratios),
-        "spread": statistics.quantiles(ratios)[2] - statistics.quantiles(ratios)[0],
-        "publisher_percent": 100 * statistics.median(spent) if spent else 0.0,
-        "growth_mb": growth / 1e6,
+        "batches_per_s": rate,
+        "ratio": share - spans,
+        "error": (high - low) / 2,
+        "spans_percent": 100 * spans,
+        "publisher_percent": 100 * used / seconds,
+        "growth_mb": max(growth, 0) / 1e6,
     }
 
 
-class Turn:
-    """Whole epochs until they took long enough."""
-
-    def __init__(self, loader: DataLoader[Any], spec: Workload, dataset: Samples) -> None:
-        self._loader, self._spec, self._dataset = loader, spec, dataset
-
-    def take(self) -> float:
-        """Batches a second."""
-        gc.collect()
-        came, seconds = 0, 0.0
-        while seconds < TURN:
-            some, elapsed = time_epoch(self._loader, self._spec, self._dataset)
-            came, seconds = came + some, seconds + elapsed
-        return came / seconds
-
-
-@contextmanager
-def watched(loader: DataLoader[Any], variant: str, server: Server | None) -> Iterator[Any]:
-    """Publish as `monitor=` would; what is to befall the server befalls it in mid-turn."""
-    with ExitStack() as stack:
-        if variant == "killed":
-            server = stack.enter_context(Server())
-        elif variant == "stopped" and server is not None:
-            server.send(signal.SIGCONT)
-        loader.monitor = f"http://127.0.0.1:{unused_port()}" if server is None else server.url
-        loader._publisher = None
-        loader._publish()
-        publisher = loader._publisher
-        if server is not None:
-            wait_until_welcome(publisher)
-        blow = threading.Timer(TURN / 4, server.send, (SIGNALS[variant],)) if server and variant in SIGNALS else None
-        if blow is not None:
-            blow.start()
-        try:
-            yield publisher
-        finally:
-            if blow is not None:
-                blow.cancel()
-            if server is not None:
-                server.send(signal.SIGCONT)
-            publisher.close(flush=0.2)
-            loader.monitor, loader._publisher = False, False
-            loader.ledger.spans.stride = 0
+def read(loader: DataLoader[Any], seconds: float) -> list[int]:
+    """Read for so long; returns the moment of each batch, ns."""
+    gc.collect()
+    clock, stamps = time.monotonic_ns, list[int]()
+    keep = stamps.append
+    iterator = iter(loader)
+    next(iterator)
+    end = clock() + int(seconds * 1e9)
+    for _ in iterator:
+        now = clock()
+        keep(now)
+        if now > end:
+            return stamps
+    raise RuntimeError("the epoch was too short")
 
 
-def wait_until_welcome(publisher: Any) -> None:
-    """The cost of a publisher that reaches nobody is another figure."""
-    deadline = time.monotonic() + 10
-    while not publisher._welcomed:
-        if time.monotonic() > deadline:
-            raise RuntimeError("not available: the server did not welcome the loader")
-        time.sleep(0.01)
+def note_snapshots(publisher: Any, moments: list[int]) -> None:
+    gatherer = publisher._gatherer
+    add = gatherer.add_snapshot
+
+    def noted() -> None:
+        moments.append(time.monotonic_ns())
+        add()
+
+    gatherer.add_snapshot = noted
+
+
+def compare(stamps: Any, moments: Any) -> tuple[float, float, float]:
+    """The share of the undisturbed throughput, and the bounds within which it lies with a chance of 95 %."""
+    came, expected = [], []
+    for this, following in pairwise(moments):
+        if not 0.75 * PERIOD < following - this < 1.5 * PERIOD:
+            continue
+        begin, calm, end = np.searchsorted(stamps, [this - BEFORE, this + AFTER, following - BEFORE])
+        came.append(end - begin)
+        expected.append((end - calm) / (following - BEFORE - this - AFTER) * (following - this))
+    if len(came) < 2:
+        raise RuntimeError("not available: too few snapshots were taken")
+    real, ideal = np.array(came, float), np.array(expected)
+    draw = np.random.default_rng(0).integers(0, len(real), (2000, len(real)))
+    shares = np.sort(real[draw].sum(1) / ideal[draw].sum(1))
+    return float(real.sum() / ideal.sum()), float(shares[50]), float(shares[1949])
+
+
+def span_seconds(rate: float) -> float:
+    """What it costs to keep the spans of one batch, at a rate of so many a second."""
+    ring = SpanRing()
+    ring.watch(0)
+    ring.stride = max(1, 1 << int(np.ceil(np.log2(max(rate / 250, 1)))))
+    turns = 100_000
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for number in range(turns):
+            if ring.stride and number % ring.stride == 0:
+                ring.add(0, 0, number, 1, 2, 3, 4, time.monotonic_ns())
+        watched = time.perf_counter() - start
+        start = time.perf_counter()
+        for _ in range(turns):
+            pass
+        best = min(best, watched - (time.perf_counter() - start))
+    return max(best, 0.0) / turns
 
 
 def publisher_seconds(publisher: Any) -> float:
     """Processor time of the publisher's thread."""
+    if not publisher:
+        return 0.0
     return int(Path(f"/proc/self/task/{publisher._thread.native_id}/schedstat").read_text().split()[0]) / 1e9
 
 
