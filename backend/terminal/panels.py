@@ -189,7 +189,7 @@ def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:
             _or_nothing(each.collate / 1000, figure),
             _or_nothing(each.send / 1000, figure),
             _or_nothing(each.cpu, percent),
-            size(worker.rss),
+            size(worker.rss) if worker.rss else "–",
         )
         style = "bad" if worker.state == "dead" else "dim" if worker.state in ("retiring", "idle") else "plain"
         cells = [_cell(title, text, columns) for (title, columns), text in zip(WORKERS, values, strict=True)]

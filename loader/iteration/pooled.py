@@ -215,11 +215,8 @@ class PooledIterator(EpochIterator):
         nbytes = 0 if batch is None or batch.encoded is None else batch.encoded.nbytes
         self.ledger.add(epoch.number, task.batch, task.indices, self.base_seed, samples, nbytes)
         spans = self.ledger.spans
-        if spans.stride and task.batch % spans.stride == 0 and batch is not None:
-            spans.add(
-                finished.worker, epoch.number, task.batch,
-                batch.start, batch.fetched, batch.collated, batch.sent, time.monotonic_ns(),
-            )  # fmt: skip
+        if spans.stride and task.batch % spans.stride == 0:
+            spans.yielded((epoch.number, task.shard, task.batch), time.monotonic_ns())
         if task.shard >= 0:
             self._turn = (task.shard + 1) % len(self._shards)
             self._shards[task.shard] = LOST if batch is None else batch.state

@@ -55,6 +55,8 @@ class Arrivals:
             epoch.finished += 1
             self._dispatcher.learn(batch.sent - batch.start)
             self._observer.batch_arrived(batch, epoch.window.last_indices)
+            if encoded is not None or batch.failure is not None:
+                self._observer.add_span(worker.id, batch)
             self.deliver(epoch, ready)
 
     def deliver(self, epoch: Epoch, ready: list[Finished]) -> None:

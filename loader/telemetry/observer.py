@@ -50,6 +50,13 @@ class Observer:
             index = self._name(batch, indices, batch.slowest)
             self.stalls.finished(batch.epoch, (batch.shard, batch.batch), index[:256], batch.slowest_ns)
 
+    def add_span(self, worker: int, batch: Batch) -> None:
+        """For the timeline, if somebody looks."""
+        spans = self.ledger.spans
+        if spans.stride and batch.batch % spans.stride == 0:
+            key = batch.epoch, batch.shard, batch.batch
+            spans.add(key, worker, batch.start, batch.fetched, batch.collated, batch.sent)
+
     def worker_gone(self, worker: int) -> None:
         """Its row on the board will be used again."""
         self._gone.append(self._since(worker))

@@ -76,5 +76,5 @@ def _row(worker: Worker) -> str:
     return (
         f"  {worker.id:>6} {worker.pid:>7}  {worker.state:<10} {worker.batch:>9} {worker.batches:>8} "
         f"{span(worker.fetch_us / count):>7} {span(worker.collate_us / count):>7} {span(worker.send_us / count):>7} "
-        f"{size(worker.rss):>6}"
+        f"{size(worker.rss) if worker.rss else '–':>6}"
     )

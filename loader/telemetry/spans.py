@@ -1,14 +1,16 @@
 """Batch spans for the timeline.
 
-While somebody watches, the iterating thread appends one tuple to a ring for every `stride`-th batch, and the publisher
-takes them. The stride is 1 up to `RATE` batches a second and a power of two beyond, so that which batches are shown
-depends on their number and not on how long they took, and a fast loader does not pay for pictures that nobody could
-look at.
+While somebody watches, the conductor adds one row to a ring for every `stride`-th batch that a worker has sent, the
+iterating thread notes in it when the batch is yielded, and the publisher takes the rows. A batch that is ready long
+before training wants it is told before that moment: the timeline shows what workers do now. The stride is 1 up to
+`RATE` batches a second and a power of two beyond, so that which batches are shown depends on their number and not on
+how long they took, and a fast loader does not pay for pictures that nobody could look at.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from ..protocol import Span, Spans
 
@@ -19,11 +21,41 @@ LEAST_LOOK = 0.1
 """Seconds of which the rate is judged at the least."""
 
 
+Key = tuple[int, int, int]
+"""Epoch, shard (-1: none), and the batch's number there."""
+
+
+@dataclass(slots=True)
+class _Row:
+    key: Key
+    worker: int
+    start: int
+    fetched: int
+    collated: int
+    sent: int
+    yielded: int = -1
+
+    def told(self, first: int) -> Span:
+        """With moments in µs after `first`."""
+        return Span(
+            self.worker,
+            self.key[0],
+            self.key[2],
+            (self.start - first) // 1000,
+            (self.fetched - first) // 1000 if self.fetched >= 0 else -1,
+            (self.collated - first) // 1000 if self.collated >= 0 else -1,
+            (self.sent - first) // 1000,
+            (self.yielded - first) // 1000 if self.yielded >= 0 else -1,
+        )
+
+
 class SpanRing:
     def __init__(self) -> None:
         self.stride = 0
         """Batches with a multiple of it as their number are wanted. 0: nobody looks."""
-        self._ring: deque[tuple[int, int, int, int, int, int, int, int]] = deque(maxlen=RING)
+        self._ring: deque[_Row] = deque(maxlen=RING)
+        self._untold: dict[Key, _Row] = {}
+        """Rows of the ring, until they are yielded or taken."""
         self.lost = 0
         """Spans that nobody took in time."""
         self._judged = 0
@@ -37,37 +69,33 @@ class SpanRing:
         self.stride = 1
         self._judged = now
 
-    def add(
-        self, worker: int, epoch: int, batch: int, start: int, fetched: int, collated: int, sent: int, yielded: int
-    ) -> None:
-        """Moments are ns of the monotonic clock; -1: not come to."""
+    def add(self, key: Key, worker: int, start: int, fetched: int, collated: int, sent: int) -> None:
+        """A batch has arrived. Moments are ns of the monotonic clock; -1: not come to."""
         if len(self._ring) == RING:
             self.lost += 1
-        self._ring.append((worker, epoch, batch, start, fetched, collated, sent, yielded))
+            self._untold.pop(self._ring[0].key, None)
+        row = _Row(key, worker, start, fetched, collated, sent)
+        self._ring.append(row)
+        self._untold[key] = row
+
+    def yielded(self, key: Key, now: int) -> None:
+        row = self._untold.pop(key, None)
+        if row is not None:
+            row.yielded = now
 
     def take(self, now: int, wall: float) -> Spans | None:
         """What was added since the last call. The same moment by the monotonic clock, ns, and in Unix time."""
         rows = []
         while self._ring:
-            rows.append(self._ring.popleft())
+            row = self._ring.popleft()
+            self._untold.pop(row.key, None)
+            rows.append(row)
         stride = self._choose_stride(len(rows), now)
-        chosen = [row for row in rows if row[2] % stride == 0]
+        chosen = [row for row in rows if row.key[2] % stride == 0]
         if not chosen:
             return None
-        first = min(row[3] for row in chosen)
-        spans = [
-            Span(
-                worker,
-                epoch,
-                batch,
-                (start - first) // 1000,
-                (fetched - first) // 1000 if fetched >= 0 else -1,
-                (collated - first) // 1000 if collated >= 0 else -1,
-                (sent - first) // 1000,
-                (yielded - first) // 1000,
-            )
-            for worker, epoch, batch, start, fetched, collated, sent, yielded in chosen
-        ]
+        first = min(row.start for row in chosen)
+        spans = [row.told(first) for row in chosen]
         return Spans(wall, wall - (now - first) / 1e9, spans, stride)
 
     def _choose_stride(self, count: int, now: int) -> int:

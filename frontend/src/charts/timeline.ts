@@ -52,16 +52,19 @@ export interface SpanAt {
   yielded: number;
 }
 
+/** Seconds by which a batch that was sent earlier may be logged later. */
+const DISORDER = 5;
+
 /**
- * Visit the spans that reach into a stretch, newest first. They are logged in the order in which they were
- * yielded, so the first one yielded before the stretch ends the search.
+ * Visit the spans that reach into a stretch, newest first. They are logged about in the order in which they were
+ * sent, so one that was sent well before the stretch ends the search.
  */
 export function visit(spans: SpanLog, { from, to }: Stretch, each: (row: number) => void): void {
   const { ring } = spans;
   for (let row = ring.length - 1; row >= 0; row--) {
-    const yielded = ring.get(SPAN.yielded, row);
-    if (yielded < from) return;
-    if (ring.get(SPAN.start, row) <= to) each(row);
+    const sent = ring.get(SPAN.sent, row);
+    if (sent < from - DISORDER) return;
+    if (sent >= from && ring.get(SPAN.start, row) <= to) each(row);
   }
 }
 

@@ -143,7 +143,8 @@ def span_seconds(rate: float) -> float:
         start = time.perf_counter()
         for number in range(turns):
             if ring.stride and number % ring.stride == 0:
-                ring.add(0, 0, number, 1, 2, 3, 4, time.monotonic_ns())
+                ring.add((0, -1, number), 0, 1, 2, 3, 4)
+                ring.yielded((0, -1, number), time.monotonic_ns())
         watched = time.perf_counter() - start
         start = time.perf_counter()
         for _ in range(turns):

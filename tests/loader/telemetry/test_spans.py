@@ -8,7 +8,7 @@ import pytest
 
 from loader.protocol import Spans
 from loader.telemetry.spans import RATE, RING, SpanRing
-from tests.loader.support import DataLoader, Samples
+from tests.loader.support import DataLoader, Samples, Stream
 from tests.loader.telemetry.servers import GoodServer, until
 
 SECOND = 1_000_000_000
@@ -23,7 +23,8 @@ def play(ring: SpanRing, rate: int, seconds: float, start: int = 0) -> list[Span
     for batch in range(int(rate * seconds)):
         now = start + (batch + 1) * apart
         if batch % ring.stride == 0:
-            ring.add(batch % 3, 7, batch, now - 4000, now - 3000, now - 2000, now - 1000, now)
+            ring.add((7, -1, batch), batch % 3, now - 4000, now - 3000, now - 2000, now - 1000)
+            ring.yielded((7, -1, batch), now)
         if now >= due:
             due += SECOND // 5
             spans = ring.take(now, now / 1e9)
@@ -65,8 +66,9 @@ def test_the_stride_follows_the_rate_down_again() -> None:
 def test_moments_are_told_relative_to_the_first_start() -> None:
     ring = SpanRing()
     ring.watch(0)
-    ring.add(1, 2, 0, 5_000_000, 6_000_000, 7_000_000, 8_000_000, 9_000_000)
-    ring.add(0, 2, 1, 4_000_000, 4_500_000, 5_000_000, 5_500_000, 9_100_000)
+    ring.add((2, -1, 0), 1, 5_000_000, 6_000_000, 7_000_000, 8_000_000)
+    ring.add((2, -1, 1), 0, 4_000_000, 4_500_000, 5_000_000, 5_500_000)
+    ring.yielded((2, -1, 0), 9_000_000)
     spans = ring.take(SECOND, 100.0)
     assert spans is not None
     assert spans.base == pytest.approx(100.0 - (SECOND - 4_000_000) / 1e9)
@@ -75,7 +77,8 @@ def test_moments_are_told_relative_to_the_first_start() -> None:
     assert (first.start_us, first.fetched_us, first.collated_us, first.sent_us, first.yielded_us) == (
         1000, 2000, 3000, 4000, 5000,
     )  # fmt: skip
-    assert second.start_us == 0
+    assert (second.start_us, second.yielded_us) == (0, -1), "not yet"
+    ring.yielded((2, -1, 1), 9_100_000)  # too late: it was told
     assert ring.take(SECOND, 100.0) is None
 
 
@@ -83,10 +86,12 @@ def test_what_nobody_takes_is_bounded() -> None:
     ring = SpanRing()
     ring.watch(0)
     for batch in range(3 * RING):
-        ring.add(0, 0, batch, 1, 2, 3, 4, 5)
+        ring.add((0, -1, batch), 0, 1, 2, 3, 4)
     spans = ring.take(SECOND // 100, 0.0)
     assert spans is not None
     assert [span.batch for span in spans.spans] == list(range(2 * RING, 3 * RING))
+    assert ring.lost == 2 * RING
+    assert not ring._untold
 
 
 def test_whoever_looks_seldom_still_gets_all_of_a_stated_share() -> None:
@@ -96,7 +101,7 @@ def test_whoever_looks_seldom_still_gets_all_of_a_stated_share() -> None:
     for batch in range(rate * interval * 4):
         now = (batch + 1) * SECOND // rate
         if batch % ring.stride == 0:
-            ring.add(0, 0, batch, now, now, now, now, now)
+            ring.add((0, -1, batch), 0, now, now, now, now)
         if now % (interval * SECOND) == 0 and (spans := ring.take(now, 0.0)) is not None:
             taken.append((spans, ring.lost))
     assert ring.lost == taken[0][1] > 0, "the first time, before the rate is known; and it is counted"
@@ -114,10 +119,30 @@ def test_a_watched_loader_tells_the_life_of_every_batch(server: GoodServer) -> N
     until(lambda: server.only.said_goodbye)
     told = [event for event in server.only.events if isinstance(event, Spans)]
     spans = [(spans.base, span) for spans in told for span in spans.spans]
-    assert [span.batch for _, span in spans] == list(range(60))
+    assert sorted(span.batch for _, span in spans) == list(range(60))
     assert {span.worker for _, span in spans} <= {0, 1}
     for base, span in spans:
-        moments = [span.start_us, span.fetched_us, span.collated_us, span.sent_us, span.yielded_us]
+        moments = [span.start_us, span.fetched_us, span.collated_us, span.sent_us]
         assert moments == sorted(moments)
+        assert span.yielded_us == -1 or span.yielded_us >= span.sent_us
         assert began - 0.01 <= base + span.start_us / 1e6
-        assert base + span.yielded_us / 1e6 <= time.time() + 0.01
+        assert base + max(moments) / 1e6 <= time.time() + 0.01
+
+
+def test_batches_that_training_does_not_want_yet_are_told(server: GoodServer) -> None:
+    watched = DataLoader(Samples(length=40), num_workers=1, monitor=server.url, publish_interval=0.05)
+    iterator = iter(watched)
+    next(iterator)
+    told = until(lambda: [e for e in server.only.events if isinstance(e, Spans) and e.spans[-1].batch == 39])
+    assert told[-1].spans[-1].yielded_us == -1
+    assert len(list(iterator)) == 39
+    watched.close()
+
+
+def test_batches_of_shards_are_told_apart(server: GoodServer) -> None:
+    watched = DataLoader(Stream(length=30), num_workers=3, monitor=server.url, publish_interval=0.05)
+    assert len(list(watched)) == 30
+    watched.close()
+    until(lambda: server.only.said_goodbye)
+    spans = [span for event in server.only.events if isinstance(event, Spans) for span in event.spans]
+    assert sorted((span.worker, span.batch) for span in spans) == [(w, b) for w in range(3) for b in range(10)]
