@@ -51,6 +51,7 @@ class MapFetcher:
         self._size = 0
         self._fast = 0
         self._wary = 0
+        self._found_cheap = False
         self.began = self.surprise = 0
         self.at_once = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
@@ -84,10 +85,13 @@ class MapFetcher:
         for key in index:
             keep(dataset[key])
             stamp(_clock())
-        if self._wary:
+        cheap = bool(stamps) and stamps[-1] - start < CHEAP * len(stamps)
+        if not cheap and self._found_cheap:
+            self._wary = WARY
+        elif self._wary:
             self._wary -= 1
-        elif stamps and not self._time_all and stamps[-1] - start < CHEAP * len(stamps):
-            self._fast = TIMED_STRIDE - 1
+        elif cheap and not self._time_all:
+            self._fast, self._found_cheap = TIMED_STRIDE - 1, True
         return samples
 
     def position(self) -> int:

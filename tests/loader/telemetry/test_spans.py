@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -110,11 +111,18 @@ def test_whoever_looks_seldom_still_gets_all_of_a_stated_share() -> None:
         assert len(shown) == rate * interval // spans.stride
 
 
+class Unhurried(Samples):
+    """At most a hundred a second from each worker."""
+
+    def __getitem__(self, key: Any) -> Any:
+        time.sleep(0.01)
+        return super().__getitem__(key)
+
+
 def test_a_watched_loader_tells_the_life_of_every_batch(server: GoodServer) -> None:
     began = time.time()
-    watched = DataLoader(Samples(length=60), num_workers=2, monitor=server.url, publish_interval=0.05)
-    for _ in watched:
-        time.sleep(0.005)
+    watched = DataLoader(Unhurried(length=60), num_workers=2, monitor=server.url, publish_interval=0.05)
+    assert len(list(watched)) == 60
     watched.close()
     until(lambda: server.only.said_goodbye)
     told = [event for event in server.only.events if isinstance(event, Spans)]
@@ -130,12 +138,12 @@ def test_a_watched_loader_tells_the_life_of_every_batch(server: GoodServer) -> N
 
 
 def test_batches_that_training_does_not_want_yet_are_told(server: GoodServer) -> None:
-    watched = DataLoader(Samples(length=40), num_workers=1, monitor=server.url, publish_interval=0.05)
+    watched = DataLoader(Unhurried(length=20), num_workers=1, monitor=server.url, publish_interval=0.05)
     iterator = iter(watched)
     next(iterator)
-    told = until(lambda: [e for e in server.only.events if isinstance(e, Spans) and e.spans[-1].batch == 39])
+    told = until(lambda: [e for e in server.only.events if isinstance(e, Spans) and e.spans[-1].batch == 19])
     assert told[-1].spans[-1].yielded_us == -1
-    assert len(list(iterator)) == 39
+    assert len(list(iterator)) == 19
     watched.close()
 
 
