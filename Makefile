@@ -13,7 +13,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: $(READY)
 	@$(BIN)/python -m loader.demo $(DEMO)
 
-test: check vitest pytest
+# What does not need each other first, side by side; then the tests, which want the machine for themselves.
+test: $(READY)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target check vitest browser $(ADOPTED)
+	@$(MAKE) --no-print-directory pytest
 
 check: $(READY)
 	@echo "ruff"; $(BIN)/ruff check loader backend tests frontend

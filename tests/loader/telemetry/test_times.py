@@ -260,7 +260,6 @@ def test_a_slow_consumer_computes() -> None:
     found = run(made, lambda _number: time.sleep(0.03))
     assert_adds_up(found)
     assert found.times.compute_us >= 20 * 30_000
-    assert found.times.compute_us == pytest.approx(found.wall - found.inside, rel=0.01, abs=5_000)
     made.close()
 
 
