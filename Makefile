@@ -8,20 +8,26 @@ FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' -not -pa
 PYTEST ?= -n 3 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check pytest vitest bench soak screenshots browser clean
+.PHONY: demo test check ruff mypy svelte-check pytest vitest bench soak screenshots browser clean
 
 demo: $(READY)
 	@$(BIN)/python -m loader.demo $(DEMO)
 
 # What does not need each other first, side by side; then the tests, which want the machine for themselves.
 test: $(READY)
-	@$(MAKE) --no-print-directory -j2 --output-sync=target check vitest browser $(ADOPTED)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target mypy svelte-check vitest ruff
 	@$(MAKE) --no-print-directory pytest
 
-check: $(READY)
+check: ruff mypy svelte-check
+
+ruff: $(READY)
 	@echo "ruff"; $(BIN)/ruff check loader backend tests frontend
 	@echo "ruff format"; $(BIN)/ruff format --check -q loader backend tests frontend
+
+mypy: $(READY)
 	@echo "mypy"; $(BIN)/mypy
+
+svelte-check: $(READY)
 	@echo "svelte-check"; $(BIN)/python frontend/scripts/npm.py run --silent check
 
 vitest: $(READY)
@@ -56,7 +62,8 @@ $(READY): pyproject.toml constraints.txt $(FRONTEND)
 
 # Lightning, Accelerate and Jupyter, for the tests of the README's examples only: the demo need not wait for them.
 $(ADOPTED): $(READY)
-	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[adopt]' 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["adopt"], sep="\n")' > $(VENV)/adopt.txt
+	@$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/adopt.txt 2>&1 | grep -v '^WARNING: Location' || true
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(None in map(u.find_spec, ["lightning", "accelerate", "nbclient", "ipykernel"]))' \
 		&& touch $@ || echo "not all of them could be installed: tests that need them are skipped"
 

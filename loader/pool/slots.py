@@ -9,8 +9,8 @@ The life of a slot, as an argument that can be checked:
    sees it only after that message. So nobody reads what is being written.
 3. A slot that was leased while this process forked is not used again: the child may look at it for ever.
 4. A lease ends when the exported buffer dies, that is with the last tensor or array that refers to it, in whatever
-   thread that happens. The end does nothing but append the slot's number to a deque. The conductor sends those
-   numbers with the next task, and `SlotStore.release` makes the slots free. So a slot is written again only after
+   thread that happens. The end does nothing but append to a deque. The conductor sends the slots' numbers with the
+   next task, and `SlotStore.release` makes the slots free. So a slot is written again only after
    every view of it is dead.
 5. A slot at which the worker itself still looks, because a collate_fn keeps what it made, is not used again either.
 6. A result that is never decoded (an abandoned epoch, a batch from a worker that lost it) is given back by
@@ -30,6 +30,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from .memory import Mapping, create_segment
 from .signals import emptied
@@ -161,14 +162,25 @@ class SlotStore:
         self.dropped.append(slot.number)
 
 
+class _Lease(weakref.ref[Any]):
+    """What is called at its end is the append of a deque: it may happen anywhere, also inside the garbage collector, so
+    it must take no lock; and a Ctrl-C that came while Python code ran there would be lost.
+    """
+
+    __slots__ = ("forks", "number")
+    number: int
+    forks: int
+    """How often this process had forked when it began."""
+
+
 class SlotTable:
     """Training's side of one worker's slots."""
 
     def __init__(self) -> None:
         self._mappings: dict[int, Mapping] = {}
         self._returned: deque[int] = deque()
-        self._spoiled: deque[int] = deque()
-        self._leases: dict[int, weakref.ref[object]] = {}
+        self._leases: dict[int, _Lease] = {}
+        self._ended: deque[_Lease] = deque()
         self.bytes = 0
         """Shared memory in all of this worker's slots."""
         self._filled = 0
@@ -190,7 +202,7 @@ class SlotTable:
     @property
     def used(self) -> int:
         """Slots that carry a batch, or one that training still looks at."""
-        return max(self._filled - len(self._returned) - len(self._spoiled), 0)
+        return max(self._filled - len(self._returned) - len(self._ended), 0)
 
     def fill(self) -> None:
         """A batch has arrived in one of the slots."""
@@ -202,14 +214,9 @@ class SlotTable:
     def lease(self, number: int) -> ctypes.Array[ctypes.c_char]:
         """Return a buffer over the slot; the slot is given back when the last view of it dies."""
         buffer = self._mappings[number].export()
-        leases, returned, spoiled, forks = self._leases, self._returned, self._spoiled, _forks
-
-        # Runs wherever the last view dies, also inside the garbage collector: it must take no lock.
-        def ended(_: object) -> None:
-            leases.pop(number, None)
-            (returned if forks == _forks else spoiled).append(number)
-
-        leases[number] = weakref.ref(buffer, ended)
+        lease = _Lease(buffer, self._ended.append)
+        lease.number, lease.forks = number, _forks
+        self._leases[number] = lease
         return buffer
 
     def give_back(self, number: int) -> None:
@@ -218,7 +225,10 @@ class SlotTable:
 
     def collect(self) -> tuple[list[int], list[int]]:
         """Take the slots that came back since the last call: those to use again, and those to forget."""
-        returned, spoiled = emptied(self._returned), emptied(self._spoiled)
+        returned, spoiled = emptied(self._returned), list[int]()
+        for lease in emptied(self._ended):
+            self._leases.pop(lease.number, None)
+            (returned if lease.forks == _forks else spoiled).append(lease.number)
         self._filled -= len(returned) + len(spoiled)
         for number in spoiled:
             self.drop(number)
@@ -226,4 +236,4 @@ class SlotTable:
 
     def held(self) -> int:
         """Slots that training still looks at."""
-        return len(self._leases)
+        return max(len(self._leases) - len(self._ended), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -119,6 +120,13 @@ class Unhurried(Samples):
         return super().__getitem__(key)
 
 
+class UnhurriedStream(Stream):
+    def __iter__(self) -> Iterator[Any]:
+        for number in super().__iter__():
+            time.sleep(0.02)
+            yield number
+
+
 def test_a_watched_loader_tells_the_life_of_every_batch(server: GoodServer) -> None:
     began = time.time()
     watched = DataLoader(Unhurried(length=60), num_workers=2, monitor=server.url, publish_interval=0.05)
@@ -148,7 +156,7 @@ def test_batches_that_training_does_not_want_yet_are_told(server: GoodServer) ->
 
 
 def test_batches_of_shards_are_told_apart(server: GoodServer) -> None:
-    watched = DataLoader(Stream(length=30), num_workers=3, monitor=server.url, publish_interval=0.05)
+    watched = DataLoader(UnhurriedStream(length=30), num_workers=3, monitor=server.url, publish_interval=0.05)
     assert len(list(watched)) == 30
     watched.close()
     until(lambda: server.only.said_goodbye)

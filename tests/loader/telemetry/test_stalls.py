@@ -108,7 +108,7 @@ def read(made: Any, opened: Iterable[tuple[int, float]]) -> list[Stall]:
     made.close()
     told = [event for event in made.ledger.take_events() if isinstance(event, Stall)]
     assert sum(stall.us for stall in told) <= stats.stalls.us
-    assert stats.stalls.us == pytest.approx(stats.times.reorder_stall_us, rel=0.05, abs=20_000)
+    assert stats.stalls.us == pytest.approx(stats.times.reorder_stall_us, rel=0.15, abs=50_000)
     return told
 
 

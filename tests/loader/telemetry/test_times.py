@@ -238,7 +238,7 @@ def test_a_slow_sample_is_a_reorder_stall() -> None:
     assert found.times.reorder_stall_us >= 0.38e6
     assert found.times.pin_wait_us == found.times.paused_us == 0
     stats = made.stats()
-    assert stats.stalls.us == pytest.approx(found.times.reorder_stall_us, rel=0.05, abs=20_000)
+    assert stats.stalls.us == pytest.approx(found.times.reorder_stall_us, rel=0.15, abs=50_000)
     made.close()
 
 
