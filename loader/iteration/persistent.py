@@ -6,7 +6,7 @@ The loader keeps the iterator itself for all epochs, so that only this tells whe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from .base import EpochIterator
 
@@ -23,8 +23,14 @@ class PersistentEpoch(Iterator[Any]):
         return len(self._iterator)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_iterator":
+            raise AttributeError(name)  # a copy that is being made has none yet
         return getattr(self._iterator, name)
+
+    def __getstate__(self) -> NoReturn:
+        self._iterator.__getstate__()
 
     def __del__(self) -> None:
         # The epoch is not over: its state can still be saved. But the clock must not run on.
-        self._iterator.ledger.leave(self._epoch_number)
+        if "_iterator" in self.__dict__:
+            self._iterator.ledger.leave(self._epoch_number)

@@ -136,14 +136,20 @@ class Channel:
         return bool(self._incoming) or is_readable(self.socket, seconds)
 
     def finish(self) -> None:
-        """Send nothing more: the other side sees the end, and can still say something itself."""
+        """Send nothing more, not even what is kept: the other side sees the end, and can still say something itself."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
+        self._forget_outgoing()
 
     def close(self) -> None:
         self.socket.close()
         _close(emptied(self.descriptors))
-        for descriptors in (*(kept for _, kept in emptied(self._outgoing)), *emptied(self._unconfirmed)):
+        self._forget_outgoing()
+        for descriptors in emptied(self._unconfirmed):
+            _close(descriptors)
+
+    def _forget_outgoing(self) -> None:
+        for _, descriptors in emptied(self._outgoing):
             _close(descriptors)
 
     def _read(self, flags: int) -> None:

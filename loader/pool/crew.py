@@ -158,6 +158,7 @@ class Crew:
         for worker in self.roster:
             self.board.row(worker.id)[Word.CONTROL] = LEAVE
             worker.channel.finish()
+            self._watch(worker)  # nothing is kept for it any more
 
     def see_off(self, milliseconds: float) -> bool:
         """Wait a little for workers to leave; False when there is nobody left to wait for."""

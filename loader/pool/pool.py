@@ -223,10 +223,8 @@ class Pool:
         """
         if os.getpid() != self._owner:
             return
+        self.dismiss(grace)
         conductor = self._conductor
-        conductor.grace = min(grace, conductor.grace)
-        conductor.closing = True
-        conductor.doorbell.ring()
         if threading.current_thread() in (conductor, None if self.pin is None else self.pin.thread):
             return  # the garbage collector may run anywhere
         try:
@@ -235,9 +233,15 @@ class Pool:
             else:
                 conductor.dismissed.wait()
         except KeyboardInterrupt:
-            conductor.grace = min(HURRY, conductor.grace)
-            conductor.doorbell.ring()
+            self.dismiss(HURRY)
             raise
+
+    def dismiss(self, grace: float) -> None:
+        """Begin to end, or hurry up with it, and return at once."""
+        conductor = self._conductor
+        conductor.grace = min(grace, conductor.grace)
+        conductor.closing = True
+        conductor.doorbell.ring()
 
     def is_closing(self) -> bool:
         return self._conductor.closing
@@ -320,9 +324,10 @@ def _close_all() -> None:
     """Workers must not outlive the interpreter, nor hold up its end."""
     global _exiting
     _exiting = True
-    for pool in _open.copy():
-        pool.close(HURRY, wait=False)
-    for pool in _open.copy():
+    pools = _open.copy()
+    for pool in pools:  # all of them first, so that together they take as long as one
+        pool.dismiss(HURRY)
+    for pool in pools:
         pool.close(HURRY)
 
 

@@ -75,8 +75,8 @@ class SpanRing:
             self.lost += 1
             self._untold.pop(self._ring[0].key, None)
         row = _Row(key, worker, start, fetched, collated, sent)
+        self._untold[key] = row  # before the publisher can take it off again
         self._ring.append(row)
-        self._untold[key] = row
 
     def yielded(self, key: Key, now: int) -> None:
         row = self._untold.pop(key, None)

@@ -10,7 +10,8 @@ import pytest
 
 from loader.protocol import Spans
 from loader.telemetry.spans import RATE, RING, SpanRing
-from tests.loader.support import DataLoader, Samples, Stream
+from tests.loader.support import DataLoader, Stream
+from tests.loader.telemetry.datasets import Unhurried
 from tests.loader.telemetry.servers import GoodServer, until
 
 SECOND = 1_000_000_000
@@ -110,14 +111,6 @@ def test_whoever_looks_seldom_still_gets_all_of_a_stated_share() -> None:
     for spans, _ in taken[1:]:
         shown = [span.batch for span in spans.spans]
         assert len(shown) == rate * interval // spans.stride
-
-
-class Unhurried(Samples):
-    """At most a hundred a second from each worker."""
-
-    def __getitem__(self, key: Any) -> Any:
-        time.sleep(0.01)
-        return super().__getitem__(key)
 
 
 class UnhurriedStream(Stream):

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch.multiprocessing
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.protocol import Stall
 from loader.telemetry.stalls import StallWatch
 from tests.loader.support import DataLoader
+from tests.loader.telemetry.datasets import Gated
 from tests.loader.telemetry.servers import until
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -65,27 +66,6 @@ def test_the_stack_is_asked_for_once_and_only_when_it_lasts() -> None:
 # ----------------------------------------------------------------------------------------- with real pools
 
 
-class Gated(Dataset[Any]):
-    """Some samples wait until they are let through; each has a gate of its own."""
-
-    def __init__(self, length: int, gated: Iterable[int]) -> None:
-        self.length = length
-        self.gates = {index: torch.multiprocessing.get_context("fork").Event() for index in gated}
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        if index in self.gates:
-            return self.dawdle(index)
-        time.sleep(0.001)
-        return index
-
-    def dawdle(self, index: int) -> int:
-        self.gates[index].wait(30)
-        return index
-
-
 def read(made: Any, opened: Iterable[tuple[int, float]]) -> list[Stall]:
     """Read an epoch while each gate opens some time after training stalls; returns what was told."""
     dataset = made.dataset
@@ -113,7 +93,7 @@ def read(made: Any, opened: Iterable[tuple[int, float]]) -> list[Stall]:
 
 
 def test_each_names_its_batch_its_worker_and_the_slowest_sample() -> None:
-    made = DataLoader(Gated(40, [9, 26]), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    made = DataLoader(Gated(40, [9, 26], 0.001), batch_size=2, num_workers=2, multiprocessing_context="fork")
     before = time.time()
     told = {stall.batch: stall for stall in read(made, [(9, 0.2), (26, 0.3)])}
     first, second = told[4], told[13]
@@ -130,7 +110,7 @@ def test_each_names_its_batch_its_worker_and_the_slowest_sample() -> None:
 
 def test_the_culprit_s_stack_comes_with_a_long_one_and_not_with_a_short_one() -> None:
     made = DataLoader(
-        Gated(40, [5, 21]), batch_size=1, num_workers=2, multiprocessing_context="fork", stack_after=0.3
+        Gated(40, [5, 21], 0.001), batch_size=1, num_workers=2, multiprocessing_context="fork", stack_after=0.3
     )  # fmt: skip
     told = {stall.batch: stall for stall in read(made, [(5, 0.05), (21, 1.0)])}
     assert told[5].us < 300_000 and told[5].stack == ""
@@ -174,7 +154,7 @@ def test_a_stream_s_culprit_is_named_by_shard_and_number() -> None:
 
 
 def test_without_an_order_nothing_is_held_back() -> None:
-    dataset = Gated(20, [3])
+    dataset = Gated(20, [3], 0.001)
     made = DataLoader(dataset, num_workers=2, multiprocessing_context="fork", in_order=False)
     came = []
     for batch in made:

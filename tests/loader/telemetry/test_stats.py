@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import threading
 import time
@@ -9,30 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.multiprocessing
-from torch.utils.data import Dataset
 
 from loader.protocol import Snapshot, Spans
 from tests.loader.support import DataLoader, Samples, Stream
+from tests.loader.telemetry.datasets import Gated, Unhurried
 from tests.loader.telemetry.servers import until
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
-
-
-class Gated(Dataset[Any]):
-    """Samples from `first` on wait for the gate."""
-
-    def __init__(self, length: int, first: int, last: int | None = None) -> None:
-        self.length, self.gated = length, range(first, length if last is None else last)
-        self.gate = torch.multiprocessing.get_context("fork").Event()
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        if index in self.gated:
-            self.gate.wait(30)
-        return index
 
 
 def test_it_can_be_had_at_any_time() -> None:
@@ -109,7 +93,7 @@ def full(made: Any) -> Snapshot | None:
 
 
 def test_behind_a_late_batch_the_finished_ones_are_in_the_reorder_buffer() -> None:
-    dataset = Gated(40, first=2, last=3)
+    dataset = Gated(40, [2])
     made = DataLoader(dataset, num_workers=2, prefetch_factor=4, multiprocessing_context="fork")
     iterator = iter(made)
     assert [int(next(iterator)), int(next(iterator))] == [0, 1]
@@ -121,30 +105,22 @@ def test_behind_a_late_batch_the_finished_ones_are_in_the_reorder_buffer() -> No
     busy = [worker for worker in stats.workers if worker.state == "fetching"]
     assert [worker.batch for worker in busy] == [2]
     assert busy[0].state_us > 0
-    dataset.gate.set()
+    dataset.open()
     waiting.join()
     assert [int(batch) for batch in iterator] == list(range(3, 40))
     made.close()
 
 
 def test_tasks_that_workers_have_not_begun_are_in_their_index_queues() -> None:
-    dataset = Gated(20, first=0)
+    dataset = Gated(20, range(20))
     made = DataLoader(dataset, num_workers=1, prefetch_factor=6, multiprocessing_context="fork")
     iterator = iter(made)
     stats: Snapshot = until(lambda: (s := made.stats()).workers and s.workers[0].state == "fetching" and s)
     assert 1 <= stats.queues.in_flight <= stats.queues.window == 6
     assert stats.queues.index == stats.workers[0].index_queue == stats.queues.in_flight - 1
-    dataset.gate.set()
+    dataset.open()
     assert len(list(iterator)) == 20
     made.close()
-
-
-class Unhurried(Samples):
-    """Slow enough for two workers to have work."""
-
-    def __getitem__(self, key: Any) -> Any:
-        time.sleep(0.002)
-        return super().__getitem__(key)
 
 
 def test_workers_show_what_they_are() -> None:
@@ -163,7 +139,7 @@ def test_workers_show_what_they_are() -> None:
 
 
 def test_times_go_on_while_a_sample_is_made() -> None:
-    dataset = Gated(4, first=1)
+    dataset = Gated(4, range(1, 4))
     made = DataLoader(dataset, num_workers=1, multiprocessing_context="fork")
     iterator = iter(made)
     next(iterator)
@@ -172,7 +148,7 @@ def test_times_go_on_while_a_sample_is_made() -> None:
     after = made.stats().workers[0]
     assert after.state_us - before.state_us >= 90_000
     assert after.fetch_us - before.fetch_us == pytest.approx(after.state_us - before.state_us, abs=1000)
-    dataset.gate.set()
+    dataset.open()
     list(iterator)
     made.close()
 
@@ -235,6 +211,16 @@ def test_slots_are_free_when_nobody_looks_at_them() -> None:
     assert stats.queues.slots_bytes >= (stats.queues.slots_used + stats.queues.slots_free) * 8 * 60 * 50 * 4
     kept.clear()
     assert made.stats().queues.slots_used == 0
+    made.close()
+
+
+def test_an_epoch_of_persistent_workers_can_be_copied_as_little_as_any() -> None:
+    made = DataLoader(Samples(length=4), num_workers=1, persistent_workers=True)
+    iterator = iter(made)
+    for attempt in (copy.copy, pickle.dumps):
+        with pytest.raises(NotImplementedError, match="cannot be pickled"):
+            attempt(iterator)
+    assert len(iterator) == len(list(iterator)) == 4
     made.close()
 
 

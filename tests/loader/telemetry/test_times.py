@@ -1,183 +1,26 @@
-"""Where the training thread's time goes: every moment has one cause, the right one, and they add up."""
+"""Where the training thread's time goes, with real pools: known schedules have the known answer, and all adds up."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch.multiprocessing
-from hypothesis import given
-from hypothesis import strategies as st
-from torch.utils.data import Dataset
 
 from loader.pinning import PinStage
 from loader.protocol import Times
-from loader.telemetry.times import Cause, TimeAccount
 from tests.loader.support import DataLoader, Samples, Stream
+from tests.loader.telemetry.datasets import Gated, Unhurried
 from tests.loader.telemetry.servers import until
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
-KINDS = Times.__struct_fields__
-
 
 def total(times: Times) -> int:
-    return sum(getattr(times, kind) for kind in KINDS)
-
-
-def of(times: Times, cause: Cause) -> int:
-    value: int = getattr(times, f"{cause.name.lower()}_us")
-    return value
-
-
-# ------------------------------------------------------------------------------------- with a clock of our own
-
-
-def test_the_causes_are_the_protocol_s() -> None:
-    assert tuple(f"{cause.name.lower()}_us" for cause in Cause) == KINDS
-
-
-def test_a_known_schedule_has_the_known_answer() -> None:
-    account = TimeAccount()
-    assert total(account.times(5_000)) == 0, "the first next() starts the clock"
-    account.enter(10_000)
-    account.wait(10_000, Cause.STARTUP)
-    account.change(40_000, Cause.STARVATION)
-    account.leave(50_000)
-    account.exit(51_000)
-    account.enter(70_000)  # 19 µs of compute
-    account.wait(71_000, Cause.STARVATION)
-    account.change(75_000, Cause.REORDER_STALL)
-    account.change(85_000, Cause.PIN_WAIT)
-    account.change(88_000, Cause.PAUSED)
-    account.leave(98_000)
-    account.exit(99_000)
-    account.stop(102_000)
-    assert account.times(10**9) == Times(
-        compute_us=22, starvation_us=17, reorder_stall_us=10, pin_wait_us=3, paused_us=10, startup_us=30
-    )
-
-
-def test_the_moment_under_way_counts() -> None:
-    account = TimeAccount()
-    account.enter(0)
-    assert account.times(7_000) == Times(starvation_us=7)
-    account.exit(8_000)
-    assert account.times(10_000) == Times(starvation_us=8, compute_us=2)
-    account.enter(10_000)
-    account.wait(10_000, Cause.STARVATION)
-    account.change(30_000, Cause.REORDER_STALL)
-    assert account.times(70_000) == Times(compute_us=2, starvation_us=28, reorder_stall_us=40)
-    assert account.times(80_000) == Times(compute_us=2, starvation_us=28, reorder_stall_us=50), "a look changes nothing"
-
-
-def test_what_the_conductor_said_of_an_earlier_wait_is_forgotten() -> None:
-    account = TimeAccount()
-    account.enter(0)
-    account.change(5_000, Cause.PAUSED)
-    account.wait(10_000, Cause.STARVATION)
-    account.leave(20_000)
-    account.exit(20_000)
-    account.stop(30_000)
-    assert account.times(30_000) == Times(compute_us=10, starvation_us=20)
-
-
-def test_what_the_conductor_says_too_late_changes_nothing() -> None:
-    account = TimeAccount()
-    account.enter(0)
-    account.wait(0, Cause.STARVATION)
-    account.leave(10_000)
-    account.change(11_000, Cause.REORDER_STALL)
-    account.exit(12_000)
-    assert account.times(1_000_000) == Times(starvation_us=12, compute_us=988)
-
-
-def test_a_wait_that_the_end_of_the_epoch_ends_does_not_start_the_clock_again() -> None:
-    account = TimeAccount()
-    account.enter(0)
-    account.wait(0, Cause.STARVATION)
-    account.stop(10_000)
-    account.leave(11_000)
-    account.exit(12_000)
-    assert account.times(10**9) == Times(starvation_us=10)
-
-
-def test_an_epoch_is_the_difference() -> None:
-    account = TimeAccount()
-    account.enter(0)
-    account.stop(10_000)
-    before = account.copy(20_000)
-    account.enter(50_000)
-    account.wait(50_000, Cause.REORDER_STALL)
-    account.leave(90_000)
-    account.exit(90_000)
-    account.stop(91_000)
-    assert account.since(before, 10**9) == Times(compute_us=1, reorder_stall_us=40)
-
-
-@dataclass
-class Step:
-    apart: int
-    """Microseconds since the step before."""
-    causes: list[tuple[int, Cause]]
-    """The wait: how long for what; empty: the batch was there."""
-    inside: int
-    """Microseconds that `next()` took beside."""
-    last: bool
-    """The epoch ends behind it."""
-
-
-waits = st.lists(st.tuples(st.integers(0, 50), st.sampled_from(list(Cause)[1:])), max_size=4)
-steps = st.lists(st.builds(Step, st.integers(0, 50), waits, st.integers(0, 9), st.booleans()), min_size=1, max_size=30)
-
-
-@given(steps)
-def test_nothing_is_lost_and_nothing_counted_twice(script: list[Step]) -> None:
-    account, now, clock_runs = TimeAccount(), 0, False
-    expected = dict.fromkeys(Cause, 0)
-    for step in script:
-        now += step.apart * 1000
-        if clock_runs:
-            expected[Cause.COMPUTE] += step.apart
-        account.enter(now)
-        clock_runs = True
-        for position, (length, cause) in enumerate(step.causes):
-            (account.change if position else account.wait)(now, cause)
-            now += length * 1000
-            expected[cause] += length
-        if step.causes:
-            account.leave(now)
-        now += step.inside * 1000
-        expected[Cause.STARVATION] += step.inside
-        account.exit(now)
-        assert {cause: of(account.times(now), cause) for cause in Cause} == expected
-        if step.last:
-            account.stop(now)
-            clock_runs = False
-
-
-# ----------------------------------------------------------------------------------------- with real pools
-
-
-class Slow(Dataset[Any]):
-    """Some samples wait for a gate; all of them take a little."""
-
-    def __init__(self, length: int, gated: Iterable[int] = (), seconds: float = 0.0) -> None:
-        self.length, self.gated, self.seconds = length, set(gated), seconds
-        self.gate = torch.multiprocessing.get_context("fork").Event()
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        if index in self.gated:
-            self.gate.wait(30)
-        time.sleep(self.seconds)
-        return index
+    return sum(getattr(times, kind) for kind in Times.__struct_fields__)
 
 
 @dataclass
@@ -215,13 +58,13 @@ def assert_adds_up(found: Run) -> None:
     assert abs(total(found.times) - found.times.compute_us - found.inside) <= slack, found
 
 
-def opener(dataset: Slow, loader: Any, seconds: float, seen: Callable[[Any], object]) -> threading.Thread:
+def opener(dataset: Gated, loader: Any, seconds: float, seen: Callable[[Any], object]) -> threading.Thread:
     """Opens the gate `seconds` after `seen` says of a snapshot that things are as they are to be."""
 
     def work() -> None:
         until(lambda: seen(loader.stats()))
         time.sleep(seconds)
-        dataset.gate.set()
+        dataset.open()
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -229,7 +72,7 @@ def opener(dataset: Slow, loader: Any, seconds: float, seen: Callable[[Any], obj
 
 
 def test_a_slow_sample_is_a_reorder_stall() -> None:
-    dataset = Slow(12, gated=[3])
+    dataset = Gated(12, [3])
     made = DataLoader(dataset, num_workers=2, multiprocessing_context="fork")
     helper = opener(dataset, made, 0.4, lambda stats: stats.queues.reorder and stats.batch == 3)
     found = run(made)
@@ -244,7 +87,7 @@ def test_a_slow_sample_is_a_reorder_stall() -> None:
 
 def test_the_only_batch_that_is_late_is_starvation() -> None:
     """Nothing is finished behind it: no order holds anything up."""
-    dataset = Slow(6, gated=[3])
+    dataset = Gated(6, [3])
     made = DataLoader(dataset, num_workers=1, multiprocessing_context="fork")
     helper = opener(dataset, made, 0.4, lambda stats: stats.batch == 3)
     found = run(made)
@@ -286,15 +129,13 @@ def test_a_paused_pool_is_paused_and_not_starving() -> None:
     made.close()
 
 
-class Steady(Samples):
-    def __getitem__(self, key: Any) -> Any:
-        time.sleep(0.1)
-        return super().__getitem__(key)
+class Slow(Unhurried):
+    seconds = 0.1
 
 
 def test_a_pause_that_meets_workers_at_work_is_a_pause() -> None:
     """The last batch comes a moment before its worker says that it pauses."""
-    made = DataLoader(Steady(length=24), num_workers=2)
+    made = DataLoader(Slow(length=24), num_workers=2)
 
     def work() -> None:
         for _ in range(3):
@@ -350,7 +191,7 @@ def test_a_slow_pin_stage_is_pin_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_loading_inline_is_starvation_after_the_first_batch() -> None:
-    made = DataLoader(Slow(10, seconds=0.03))
+    made = DataLoader(Gated(10, seconds=0.03))
     found = run(made, lambda _number: time.sleep(0.01))
     assert_adds_up(found)
     assert found.times.startup_us >= 30_000
@@ -361,8 +202,8 @@ def test_loading_inline_is_starvation_after_the_first_batch() -> None:
 
 def shuffled(seconds: float) -> Iterator[Any]:
     for workers, dataset, more in (
-        (2, Slow(30, seconds=seconds), {"persistent_workers": True}),
-        (2, Slow(30, seconds=seconds), {"in_order": False}),
+        (2, Gated(30, seconds=seconds), {"persistent_workers": True}),
+        (2, Gated(30, seconds=seconds), {"in_order": False}),
         (2, Stream(length=30), {}),
         (0, Stream(length=30), {}),
     ):
