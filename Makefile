@@ -7,6 +7,8 @@ ADOPTED := $(VENV)/.adopted
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' -not -path '*/__pycache__/*' 2>/dev/null)
 PYTEST ?= -n 3 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python compiles what is imported when it is imported; compiling all that is installed takes longer than installing it.
+export PIP_NO_COMPILE := 1
 
 .PHONY: demo test check ruff mypy svelte-check pytest vitest bench soak screenshots browser clean
 
@@ -15,7 +17,7 @@ demo: $(READY)
 
 # What does not need each other first, side by side; then the tests, which want the machine for themselves.
 test: $(READY)
-	@$(MAKE) --no-print-directory -j2 --output-sync=target mypy svelte-check vitest ruff
+	@$(MAKE) --no-print-directory -j2 --output-sync=target mypy $(ADOPTED) svelte-check vitest ruff
 	@$(MAKE) --no-print-directory pytest
 
 check: ruff mypy svelte-check

@@ -50,7 +50,7 @@ def built() -> None:
     subprocess.run([npm, "run", "build"], cwd=ROOT / "frontend", check=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def playwright() -> Iterator[Playwright]:
     # Machines that run tests are busy; what is asserted here is that things happen, not how fast.
     expect.set_options(timeout=15_000)
@@ -58,8 +58,9 @@ def playwright() -> Iterator[Playwright]:
         yield playwright
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(playwright: Playwright) -> Iterator[Browser]:
+    """Gone when other tests come: Chromium starts and ends processes as it likes, and some of them count theirs."""
     try:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
     except sync_api.Error as error:

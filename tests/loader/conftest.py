@@ -12,7 +12,7 @@ from multiprocessing import forkserver, resource_tracker
 
 import pytest
 
-from tests.loader.support import Script, Scripts, Template, descendants, open_descriptors
+from tests.loader.support import Script, Scripts, Template, descendants, described, open_descriptors
 
 
 @pytest.fixture
@@ -30,7 +30,10 @@ def nothing_left_behind() -> Iterator[None]:
         if not left and more_descriptors <= 0 and more_threads <= 0:
             return
         if time.monotonic() > deadline:
-            pytest.fail(f"left behind: processes {left}, {more_descriptors} descriptors, {more_threads} threads")
+            pytest.fail(
+                f"left behind: processes {', '.join(map(described, left)) or 'none'}; "
+                f"{more_descriptors} descriptors; {more_threads} threads of {threading.enumerate()}"
+            )
         gc.collect()
         time.sleep(0.02)
 

@@ -181,6 +181,17 @@ def descendants(root: int) -> set[int]:
     return found
 
 
+def described(pid: int) -> str:
+    """What a person needs to know of a process that should not be there."""
+    try:
+        parent, state = next(fields[1::-1] for other, fields in _stats() if int(other) == pid)
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        waits_in = Path(f"/proc/{pid}/wchan").read_text()
+    except (OSError, StopIteration):
+        return f"{pid} (gone by now)"
+    return f"{pid} (state {state}, child of {parent}, in {waits_in}: {command[:200]})"
+
+
 def wait_until(condition: Callable[[], Any], what: str, patience: float = 30.0) -> Any:
     """Wait for something that must come; how long it takes is not the test's business."""
     deadline = time.monotonic() + patience
