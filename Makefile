@@ -7,8 +7,8 @@ ADOPTED := $(VENV)/.adopted
 FRONTEND := $(shell find frontend -type f -not -path '*/node_modules/*' -not -path '*/__pycache__/*' 2>/dev/null)
 PYTEST ?= -n 3 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Python compiles what is imported when it is imported; compiling all that is installed takes longer than installing it.
-export PIP_NO_COMPILE := 1
+# Python compiles what is imported when it is imported; compiling all that is there takes longer than installing it.
+PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 .PHONY: demo test check ruff mypy svelte-check pytest vitest bench soak screenshots browser clean
 
@@ -58,14 +58,13 @@ $(READY): pyproject.toml constraints.txt $(FRONTEND)
 	@echo "setting up $(VENV) (the first time takes a minute or two)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer, not " + sys.version.split()[0])'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]' 2>&1 | grep -v '^WARNING: Location' || [ $${PIPESTATUS:-0} = 0 ]
-	@$(BIN)/python -c 'import loader, backend'
+	@$(PIP) -e '.[test]' 2>$(VENV)/pip.log || { cat $(VENV)/pip.log >&2; exit 1; }
 	@touch $@
 
 # Lightning, Accelerate and Jupyter, for the tests of the README's examples only: the demo need not wait for them.
 $(ADOPTED): $(READY)
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["adopt"], sep="\n")' > $(VENV)/adopt.txt
-	@$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/adopt.txt 2>&1 | grep -v '^WARNING: Location' || true
+	@$(PIP) -r $(VENV)/adopt.txt 2>$(VENV)/pip.log || cat $(VENV)/pip.log >&2
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(None in map(u.find_spec, ["lightning", "accelerate", "nbclient", "ipykernel"]))' \
 		&& touch $@ || echo "not all of them could be installed: tests that need them are skipped"
 
