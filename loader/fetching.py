@@ -10,6 +10,7 @@ import copy
 import inspect
 import time
 from collections.abc import Iterator
+from itertools import islice
 from operator import length_hint
 from typing import Any, Protocol
 
@@ -39,19 +40,50 @@ class Fetcher(Protocol):
         """Return the samples of one batch, or one sample if there is no automatic batching."""
 
 
+class Pace:
+    """Which batches are fetched in haste, without a look at the clock after every sample."""
+
+    def __init__(self, time_all: bool) -> None:
+        """`time_all`: time every sample, however cheap."""
+        self._time_all = time_all
+        self._hasty = 0
+        self._wary = 0
+        self._found_cheap = False
+
+    def hurries(self) -> bool:
+        """Is the next batch fetched in haste?"""
+        if self._hasty:
+            self._hasty -= 1
+            return True
+        return False
+
+    def surprise(self, taken: int, samples: int) -> int:
+        """A batch was fetched in haste: what it took, ns, if that was not cheap; else 0."""
+        if taken <= CHEAP * samples:
+            return 0
+        self._hasty, self._wary = 0, WARY
+        return taken
+
+    def judge(self, taken: int, samples: int) -> None:
+        """The samples of a batch were timed."""
+        cheap = taken < CHEAP * samples
+        if not cheap and self._found_cheap:
+            self._wary = WARY
+        elif self._wary:
+            self._wary -= 1
+        elif cheap and not self._time_all:
+            self._hasty, self._found_cheap = TIMED_STRIDE - 1, True
+
+
 class MapFetcher:
     def __init__(self, dataset: Any, auto_collation: bool, time_all: bool = False) -> None:
-        """`time_all`: time every sample, however cheap."""
         self.dataset = dataset
-        self._time_all = time_all
+        self._pace = Pace(time_all)
         self.auto_collation = auto_collation
         self.stamps: list[int] = []
         self._samples: list[Any] = []
         self._left: Iterator[Any] | None = None
         self._size = 0
-        self._fast = 0
-        self._wary = 0
-        self._found_cheap = False
         self.began = self.surprise = 0
         self.at_once = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
@@ -72,26 +104,18 @@ class MapFetcher:
             stamps.extend(start + taken * (each + 1) // count for each in range(count))
             return whole
         dataset = self.dataset
-        if self._fast and type(index) is list:
-            self._fast -= 1
+        if type(index) is list and self._pace.hurries():
             self._size = len(index)
             self._left = left = iter(index)
             samples = [dataset[key] for key in left]
-            taken = _clock() - start
-            if taken > CHEAP * len(samples):
-                self._fast, self._wary, self.surprise = 0, WARY, taken
+            self.surprise = self._pace.surprise(_clock() - start, len(samples))
             return samples
         keep, stamp = samples.append, stamps.append
         for key in index:
             keep(dataset[key])
             stamp(_clock())
-        cheap = bool(stamps) and stamps[-1] - start < CHEAP * len(stamps)
-        if not cheap and self._found_cheap:
-            self._wary = WARY
-        elif self._wary:
-            self._wary -= 1
-        elif cheap and not self._time_all:
-            self._fast, self._found_cheap = TIMED_STRIDE - 1, True
+        if stamps:
+            self._pace.judge(stamps[-1] - start, len(stamps))
         return samples
 
     def position(self) -> int:
@@ -104,9 +128,10 @@ class IterableFetcher:
     """Raises StopIteration when the dataset has no more batches."""
 
     at_once = False
-    surprise = 0
 
-    def __init__(self, dataset: Any, auto_collation: bool, drop_last: bool, state: Any = None) -> None:
+    def __init__(
+        self, dataset: Any, auto_collation: bool, drop_last: bool, state: Any = None, time_all: bool = False
+    ) -> None:
         """`state` is what `state_dict` gave: the dataset goes on from there."""
         self.auto_collation = auto_collation
         self.drop_last = drop_last
@@ -119,7 +144,8 @@ class IterableFetcher:
         self.ended = False
         self.stateful = saves(self.iterator) or saves(dataset)
         self.stamps: list[int] = []
-        self.began = 0
+        self._pace = Pace(time_all)
+        self.began = self.surprise = 0
         self._samples: list[Any] = []
 
     def fetch(self, index: Any) -> Any:
@@ -127,20 +153,28 @@ class IterableFetcher:
         samples: list[Any] = []
         stamps: list[int] = []
         self._samples, self.stamps = samples, stamps
-        self.began = _clock()
+        self.surprise = 0
+        self.began = start = _clock()
         if self.ended:
             raise StopIteration
         if not self.auto_collation:
             sample = next(self.iterator)
             stamps.append(_clock())
             return sample
-        for _ in index:
-            try:
-                samples.append(next(self.iterator))
-            except StopIteration:
-                self.ended = True
-                break
-            stamps.append(_clock())
+        if self._pace.hurries():
+            samples.extend(islice(self.iterator, len(index)))
+            self.ended = len(samples) < len(index)
+            self.surprise = self._pace.surprise(_clock() - start, len(samples))
+        else:
+            for _ in index:
+                try:
+                    samples.append(next(self.iterator))
+                except StopIteration:
+                    self.ended = True
+                    break
+                stamps.append(_clock())
+            if stamps:
+                self._pace.judge(stamps[-1] - start, len(stamps))
         if not samples or (self.drop_last and len(samples) < len(index)):
             raise StopIteration
         return samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
@@ -12,6 +12,7 @@ from ..checkpoint import State
 from ..collating import collate_into, default_collate
 from ..fetching import IterableFetcher, MapFetcher, sample_count
 from ..pinning import pin
+from ..telemetry.costs import InlineCosts
 from ..telemetry.sizes import measure
 from ..telemetry.times import Cause
 from .base import EpochIterator
@@ -19,6 +20,10 @@ from .datapipes import apply_seed, distributed_settings
 
 if TYPE_CHECKING:
     from ..dataloader import DataLoader
+
+
+TRAINING = 0
+"""The number under which training's own thread is told of as a worker, if it is the only one."""
 
 
 class InlineIterator(EpochIterator):
@@ -36,13 +41,17 @@ class InlineIterator(EpochIterator):
         if collate in (default_collate, torch.utils.data.default_collate):
             collate = _collate
         self._collate = collate
+        batch_size = (loader.batch_size or 0) if self._auto else None
+        self._shard = 0 if self._iterable else -1
+        self.costs = InlineCosts(loader.record_samples, batch_size)
         self.open(state)
         self._indices: Any = self._sampler_iter
         self._fetcher: MapFetcher | IterableFetcher
+        time_all = bool(loader.record_samples)
         if self._iterable:
-            self._fetcher = _resumed(dataset, self._auto, loader.drop_last, state)
+            self._fetcher = _resumed(dataset, self._auto, loader.drop_last, state, time_all)
         else:
-            self._fetcher = MapFetcher(dataset, self._auto)
+            self._fetcher = MapFetcher(dataset, self._auto, time_all)
 
     def _next(self) -> Any:
         times = self.ledger.times
@@ -59,6 +68,7 @@ class InlineIterator(EpochIterator):
             index = next(self._indices)
             try:
                 samples = self._fetcher.fetch(index)
+                fetched = time.monotonic_ns()
                 data = self._collate(samples)
                 if self.pin_mode == "accelerator":
                     data = pin(data)
@@ -73,9 +83,22 @@ class InlineIterator(EpochIterator):
             self.close_epoch("ended")
             raise
         finally:
-            times.leave(time.monotonic_ns())
+            done = time.monotonic_ns()
+            times.leave(done)
+        self.costs.add_batch(self.yielded, self._shard, index, self._fetcher)
+        spans = self.ledger.spans
+        if spans.stride and self.yielded % spans.stride == 0:
+            key = self.number, self._shard, self.yielded
+            spans.add(key, TRAINING, self._fetcher.began, fetched, done, done)
+            spans.yielded(key, done)
         self._note(index, sample_count(self._auto, samples), measure(data)[1])
         return data
+
+    def close_epoch(self, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:
+        if not self.ended:
+            self.ledger.cost = self.costs.sample_cost()
+            self.ledger.slowest = self.costs.slowest.recorded()
+        super().close_epoch(what, reason)
 
     def _note(self, index: Any, samples: int, nbytes: int) -> None:
         indices = None if self._iterable else index
@@ -93,12 +116,12 @@ class InlineIterator(EpochIterator):
         return {"shards": [shard], "turn": 0}
 
 
-def _resumed(dataset: Any, auto: bool, drop_last: bool, state: State | None) -> IterableFetcher:
+def _resumed(dataset: Any, auto: bool, drop_last: bool, state: State | None, time_all: bool) -> IterableFetcher:
     shards = None if state is None else state.get("shards")
-    if not shards or shards[0] is None:
-        return IterableFetcher(dataset, auto, drop_last)
-    fetcher = IterableFetcher(dataset, auto, drop_last, shards[0]["dataset"])
-    fetcher.ended = shards[0]["ended"]
+    saved = shards[0] if shards else None
+    fetcher = IterableFetcher(dataset, auto, drop_last, saved and saved["dataset"], time_all)
+    if saved:
+        fetcher.ended = saved["ended"]
     return fetcher
 
 

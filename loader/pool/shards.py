@@ -124,7 +124,8 @@ class Shards:
                 recipe.worker_init_fn(number)
         self._untouched = False
         position = None if state is None else state["dataset"]
-        fetcher = IterableFetcher(dataset, recipe.auto_collation, recipe.drop_last, position)
+        time_all = bool(recipe.record_samples)
+        fetcher = IterableFetcher(dataset, recipe.auto_collation, recipe.drop_last, position, time_all)
         if state is not None:
             fetcher.ended = state["ended"]
             if state["generators"] is not None:

@@ -15,8 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from heapq import nlargest
-from operator import itemgetter, sub
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from .. import seeding
 from ..collating import collate_into, default_collate, serve_torch
 from ..failures import Failure, UnpicklableError, describe_unpicklable
 from ..fetching import Fetcher, IterableFetcher, MapFetcher, sample_count
+from ..telemetry.costs import count_batch
 from .board import HOLD, LEAVE, Board, Recorder, Word
 from .channel import Channel, ChannelClosedError
 from .codec import Encoded, Encoder
@@ -200,7 +199,7 @@ class Worker:
                 data = fetcher.fetch(indices)
                 samples = sample_count(self._recipe.auto_collation, data)
                 recorder.fetch_done()
-                slowest, slowest_ns, slow = self._sample_costs(fetcher)
+                slowest, slowest_ns, slow = count_batch(fetcher, recorder.costs, self._recipe.record_samples)
                 if not self._encoder.prepare():
                     # Slots that training gave back may lie in the channel, behind tasks that are not due yet.
                     self._receive_ready()
@@ -280,21 +279,6 @@ class Worker:
     def _receive_ready(self) -> None:
         for message in self._channel.receive_ready():
             self._handle(message)
-
-    def _sample_costs(self, fetcher: Fetcher) -> tuple[int, int, Any]:
-        """Count the samples' times; return the slowest one's position and time, and more of them if wanted."""
-        stamps = fetcher.stamps
-        if not stamps:
-            return -1, fetcher.surprise, None
-        durations = list(map(sub, stamps, [fetcher.began, *stamps[:-1]]))
-        worst = max(durations)
-        self._recorder.costs(durations)
-        if fetcher.at_once:
-            return -1, worst, None
-        slow = None
-        if self._recipe.record_samples:
-            slow = nlargest(self._recipe.record_samples, enumerate(durations), key=itemgetter(1))
-        return durations.index(worst), worst, slow
 
     def _choose_collate(self) -> Callable[[Any], Any]:
         chosen = self._recipe.collate_fn

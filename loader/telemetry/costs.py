@@ -1,32 +1,93 @@
-"""How long single samples take: a sketch from the counts on the board, and the slowest ones by index."""
+"""How long single samples take: a sketch from counts of their times, and the slowest ones by index."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from operator import add
+from collections.abc import Iterable, MutableSequence
+from operator import add, itemgetter, sub
+from typing import Any
 
-from ..pool.board import COST_BUCKETS, cost_of_bucket
+from ..fetching import Fetcher
+from ..pool.board import COST_BUCKETS, cost_of_bucket, count_costs
 from ..protocol import SampleCost
+
+Slow = tuple[int, int, "list[tuple[int, int]] | None"]
+"""Place in its batch of the slowest sample (-1: not known) and its ns; the same of as many as are recorded."""
+
+
+def count_batch(fetcher: Fetcher, counts: MutableSequence[int] | memoryview, record: int) -> Slow:
+    """Count the sample times of the batch that was fetched last; say which took longest."""
+    stamps = fetcher.stamps
+    if not stamps:
+        return -1, fetcher.surprise, None
+    durations = list(map(sub, stamps, [fetcher.began, *stamps[:-1]]))
+    count_costs(counts, durations)
+    longest = max(durations)
+    if fetcher.at_once:
+        return -1, longest, None
+    slow = heapq.nlargest(record, enumerate(durations), key=itemgetter(1)) if record else None
+    return durations.index(longest), longest, slow
 
 
 class SlowestSamples:
-    """The slowest samples of an epoch. With `most` = 0 only the very slowest is kept."""
+    """The slowest samples of an epoch: as many as are recorded, and in any case the very slowest."""
 
-    def __init__(self, most: int = 0) -> None:
-        self._most = max(most, 1)
+    def __init__(self, record: int = 0, batch_size: int | None = 0) -> None:
+        """`batch_size`: None if every sample is its own batch, and 0 if the batches are not all of one size."""
+        self._record = record
+        self._most = max(record, 1)
+        self._batch_size = batch_size
         self._heap: list[tuple[int, str]] = []
 
-    def add(self, nanoseconds: int, index: object) -> None:
-        heap = self._heap
-        if len(heap) < self._most:
-            heapq.heappush(heap, (nanoseconds, str(index)[:256]))
-        elif nanoseconds > heap[0][0]:
-            heapq.heapreplace(heap, (nanoseconds, str(index)[:256]))
+    def add_batch(self, batch: int, shard: int, indices: Any, slow: Slow) -> None:
+        """`shard`: -1 if the samples have indices."""
+        place, nanoseconds, more = slow
+        for where, taken in more or ((place, nanoseconds),):
+            if taken and (len(self._heap) < self._most or taken > self._heap[0][0]):
+                self.add(taken, self.name(batch, shard, indices, where))
+
+    def add(self, nanoseconds: int, name: str) -> None:
+        if len(self._heap) < self._most:
+            heapq.heappush(self._heap, (nanoseconds, name[:256]))
+        elif nanoseconds > self._heap[0][0]:
+            heapq.heapreplace(self._heap, (nanoseconds, name[:256]))
+
+    def name(self, batch: int, shard: int, indices: Any, place: int) -> str:
+        """A sample's index as the sampler gave it; its place in the shard where there is none; "": not known."""
+        if place < 0:
+            return ""
+        if shard >= 0:
+            return f"{batch * (self._batch_size or 1) + place} of shard {shard}"
+        if self._batch_size is None:
+            return str(indices)
+        try:
+            return str(indices[place])
+        except (TypeError, IndexError, KeyError):  # a batch sampler of the user's own
+            return str(indices)
 
     def ranked(self) -> list[tuple[str, int]]:
         """(index, µs), the slowest first."""
         return [(index, nanoseconds // 1000) for nanoseconds, index in sorted(self._heap, reverse=True)]
+
+    def recorded(self) -> list[tuple[str, int]]:
+        """Those that have a name, if they were asked for."""
+        return [ranked for ranked in self.ranked() if ranked[0]] if self._record else []
+
+
+class InlineCosts:
+    """What the samples of an epoch cost that training loads itself."""
+
+    def __init__(self, record: int, batch_size: int | None) -> None:
+        self.slowest = SlowestSamples(record, batch_size)
+        self._record = record
+        self._counts = [0] * COST_BUCKETS
+
+    def add_batch(self, batch: int, shard: int, indices: Any, fetcher: Fetcher) -> None:
+        if fetcher.stamps or fetcher.surprise:
+            self.slowest.add_batch(batch, shard, indices, count_batch(fetcher, self._counts, self._record))
+
+    def sample_cost(self) -> SampleCost:
+        return sketch([self._counts], self.slowest)
 
 
 def sketch(counts: Iterable[list[int]], slowest: SlowestSamples) -> SampleCost:

@@ -29,26 +29,23 @@ class Observer:
         self.stalls = StallWatch(long_stall)
         self._board = board
         self._record = record_samples
-        self.slowest = SlowestSamples(record_samples)
+        self.slowest = SlowestSamples(record_samples, batch_size)
         self._before: dict[int, list[int]] = {}
         self._gone: list[list[int]] = []
 
     def epoch_began(self, workers: list[int]) -> None:
         """Sample costs are those of one epoch: remember where each worker's counts stand."""
-        self.slowest = SlowestSamples(self._record)
+        self.slowest = SlowestSamples(self._record, self._batch_size)
         self._before = {worker: self._counts(worker) for worker in workers}
         self._gone = []
 
     def batch_arrived(self, batch: Batch, indices: Any) -> None:
         """A worker's batch was accepted; `indices` are None for a shard."""
-        if batch.slow:
-            for position, nanoseconds in batch.slow:
-                self.slowest.add(nanoseconds, self._name(batch, indices, position))
-        elif batch.slowest_ns:
-            self.slowest.add(batch.slowest_ns, self._name(batch, indices, batch.slowest))
+        number, shard = batch.batch, batch.shard
+        self.slowest.add_batch(number, shard, indices, (batch.slowest, batch.slowest_ns, batch.slow))
         if self.stalls.open is not None:
-            index = self._name(batch, indices, batch.slowest)
-            self.stalls.finished(batch.epoch, (batch.shard, batch.batch), index[:256], batch.slowest_ns)
+            index = self.slowest.name(number, shard, indices, batch.slowest)
+            self.stalls.finished(batch.epoch, (shard, number), index[:256], batch.slowest_ns)
 
     def add_span(self, worker: int, batch: Batch) -> None:
         """For the timeline, if somebody looks."""
@@ -76,26 +73,9 @@ class Observer:
         """Of this epoch; `workers` are those that are there."""
         return sketch([*map(self._since, workers), *self._gone], self.slowest)
 
-    def recorded(self) -> list[tuple[str, int]]:
-        """(index, µs) of the slowest samples, if they were asked for."""
-        return [ranked for ranked in self.slowest.ranked() if ranked[0]] if self._record else []
-
     def epoch_ended(self, workers: Iterable[int]) -> None:
         self.ledger.cost = self.sample_cost(workers)
-        self.ledger.slowest = self.recorded()
-
-    def _name(self, batch: Batch, indices: Any, position: int) -> str:
-        """A sample's index as the sampler gave it; its place in the shard where there is none; "": not known."""
-        if position < 0:
-            return ""
-        if batch.shard >= 0:
-            return f"shard {batch.shard}, sample {batch.batch * (self._batch_size or 1) + position}"
-        if self._batch_size is None:
-            return str(indices)
-        try:
-            return str(indices[position])
-        except (TypeError, IndexError, KeyError):  # a batch sampler of the user's own
-            return str(indices)
+        self.ledger.slowest = self.slowest.recorded()
 
     def _counts(self, worker: int) -> list[int]:
         return self._board.row(worker)[Word.COST : ROW].tolist()

@@ -24,9 +24,10 @@ def report(snapshot: Snapshot) -> str:
         speed = s.pin.bytes / s.pin.us * 1e6 if s.pin.us else 0
         lines.append(f"  pinning   {s.pin.mode}, {size(s.pin.bytes)}, {size(int(speed))}/s")
     if s.cost.count:
+        which = f" (index {s.cost.max_index})" if s.cost.max_index else ""
         lines.append(
             f"  samples   p50 {span(s.cost.p50_us)}, p95 {span(s.cost.p95_us)}, p99 {span(s.cost.p99_us)}, "
-            f"slowest {span(s.cost.max_us)} (index {s.cost.max_index})"
+            f"slowest {span(s.cost.max_us)}{which}"
         )
     if s.recoveries:
         lines.append(f"  replaced  {s.recoveries} workers that died")

@@ -11,11 +11,12 @@ import time
 from typing import TYPE_CHECKING
 
 from ..budget import memory_limits
+from ..iteration.inline import InlineIterator
 from ..pool.board import STATES, TIME_OF, Word
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
 from ..pool.roster import WorkerHandle
-from ..protocol import LoaderState, Queues, Snapshot, Stalls, Worker
+from ..protocol import LoaderState, Queues, SampleCost, Snapshot, Stalls, Worker
 
 if TYPE_CHECKING:
     from ..iteration.base import EpochIterator
@@ -87,7 +88,7 @@ def take(
     queues = None if conductor is None else _queues(conductor)
     if conductor is None or queues is None:  # the budget is looked up only then: that takes its time
         queues = Queues(memory_budget=usage.budget(memory_budget), **_slots(conductor))
-    observer = None if conductor is None or conductor.epoch is None else conductor.observer
+    cost, slowest = _samples(ledger, iterator, conductor)
     return Snapshot(
         seq=seq,
         at=time.time(),
@@ -105,17 +106,25 @@ def take(
         epoch_times=ledger.times.since(ledger.epoch_times, now),
         stalls=Stalls(ledger.stalls, ledger.stall_ns // 1000),
         pin=ledger.pin.counters(),
-        cost=ledger.cost if observer is None else observer.sample_cost(_ids(conductor)),
+        cost=cost,
         workers=[] if conductor is None else _workers(conductor, usage, now),
         digest=ledger.digest.hex(),
         recoveries=ledger.recoveries,
         dropped=ledger.dropped + ledger.spans.lost,
-        slowest=ledger.slowest if observer is None else observer.recorded(),
+        slowest=slowest,
     )
 
 
-def _ids(conductor: Conductor | None) -> list[int]:
-    return [] if conductor is None else [worker.id for worker in conductor.roster]
+def _samples(
+    ledger: Ledger, iterator: EpochIterator | None, conductor: Conductor | None
+) -> tuple[SampleCost, list[tuple[str, int]]]:
+    """What the samples of the epoch under way cost, or of the last one."""
+    if conductor is not None and conductor.epoch is not None:
+        ids = [worker.id for worker in conductor.roster]
+        return conductor.observer.sample_cost(ids), conductor.observer.slowest.recorded()
+    if isinstance(iterator, InlineIterator) and not iterator.ended:
+        return iterator.costs.sample_cost(), iterator.costs.slowest.recorded()
+    return ledger.cost, ledger.slowest
 
 
 def _slots(conductor: Conductor | None) -> dict[str, int]:

@@ -131,3 +131,49 @@ def test_a_killed_training_is_shown_lost(signed_in: Open, page: Page, real: Trai
     real.process.kill()
     expect(page.get_by_test_id("verdict")).to_contain_text("No new data.")
     expect(page.get_by_test_id("verdict")).to_contain_text("Lost.", timeout=40_000)
+
+
+INLINE = """
+import os, threading, time
+import torch
+from loader import DataLoader
+
+class Slow(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.full((32,), float(index))
+
+ending = threading.Event()
+threading.Thread(target=lambda: (os.read(0, 64), ending.set()), daemon=True).start()
+train = DataLoader(Slow(), batch_size=8, sampler=[5] * 64_000, record_samples=3, name="train")
+for batch in train:
+    if ending.is_set():
+        break
+train.close()
+"""
+PAINTED = """(canvas) => {
+    const {data, width} = canvas.getContext("2d").getImageData(0, 0, canvas.width, 26 * devicePixelRatio);
+    return data.filter((value, place) => place % 4 === 3 && value === 255).length / width;
+}"""
+"""How many pixels of an average column of the first lane are painted."""
+
+
+@pytest.mark.timeout(180)
+def test_a_training_without_workers_has_samples_and_a_timeline(signed_in: Open, page: Page, training: Start) -> None:
+    broken: list[str] = []
+    page.on("pageerror", lambda error: broken.append(str(error)))
+    process = training(INLINE)
+    signed_in()
+    page.locator(f"[data-loader='{LOADER}']").click(timeout=40_000)
+    expect(page.get_by_text("The 3 slowest samples")).to_be_visible()
+    assert page.get_by_text("sample 5:").count() == 3
+    timeline = page.get_by_role("img", name=re.compile("^Timeline of training itself"))
+    timeline.scroll_into_view_if_needed()
+    page.wait_for_function(f"(canvas) => ({PAINTED})(canvas) > 8", arg=timeline.element_handle(), timeout=15_000)
+    assert process.stdin is not None
+    process.stdin.write("end\n")
+    process.stdin.flush()
+    assert process.wait(30) == 0
+    expect(page.get_by_test_id("verdict")).to_contain_text("Finished.")
+    assert timeline.evaluate(PAINTED) > 8, "what was is still to be seen"
+    assert not broken

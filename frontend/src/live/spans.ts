@@ -11,6 +11,8 @@ export class SpanLog {
   /** The longest span so far, in seconds: how far back one must look for spans that reach into a stretch. */
   longest = 0;
   readonly #row = new Float64Array(7);
+  /** When each worker sent its last batch. */
+  readonly #sent = new Map<number, number>();
 
   constructor(capacity = 32_768) {
     this.ring = new Ring(7, capacity);
@@ -29,13 +31,20 @@ export class SpanLog {
       row[SPAN.worker] = span.worker;
       row[SPAN.batch] = span.batch;
       this.ring.push(row);
+      this.#sent.set(span.worker, moment(span.sent_us));
       const end = Math.max(...[row[SPAN.sent], row[SPAN.collated], row[SPAN.fetched]].filter((at) => (at ?? 0) > 0) as number[]);
       if (end - (row[SPAN.start] as number) > this.longest) this.longest = end - (row[SPAN.start] as number);
     }
   }
 
+  /** Workers that sent a batch at this moment or later, whether they are still there or not. */
+  workersSince(from: number): number[] {
+    return [...this.#sent].filter(([, sent]) => sent >= from).map(([worker]) => worker);
+  }
+
   clear(): void {
     this.ring.clear();
+    this.#sent.clear();
     this.longest = 0;
   }
 }

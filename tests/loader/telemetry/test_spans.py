@@ -120,20 +120,22 @@ class UnhurriedStream(Stream):
             yield number
 
 
-def test_a_watched_loader_tells_the_life_of_every_batch(server: GoodServer) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_watched_loader_tells_the_life_of_every_batch(workers: int, server: GoodServer) -> None:
     began = time.time()
-    watched = DataLoader(Unhurried(length=60), num_workers=2, monitor=server.url, publish_interval=0.05)
+    watched = DataLoader(Unhurried(length=60), num_workers=workers, monitor=server.url, publish_interval=0.05)
     assert len(list(watched)) == 60
     watched.close()
     until(lambda: server.only.said_goodbye)
     told = [event for event in server.only.events if isinstance(event, Spans)]
     spans = [(spans.base, span) for spans in told for span in spans.spans]
     assert sorted(span.batch for _, span in spans) == list(range(60))
-    assert {span.worker for _, span in spans} <= {0, 1}
+    assert {span.worker for _, span in spans} <= set(range(max(workers, 1)))
     for base, span in spans:
         moments = [span.start_us, span.fetched_us, span.collated_us, span.sent_us]
         assert moments == sorted(moments)
         assert span.yielded_us == -1 or span.yielded_us >= span.sent_us
+        assert workers or span.yielded_us == span.sent_us, "inline, a batch is taken when it is there"
         assert began - 0.01 <= base + span.start_us / 1e6
         assert base + max(moments) / 1e6 <= time.time() + 0.01
 
