@@ -6,7 +6,9 @@ The structs are the same, so a snapshot that a loader sends is what a browser sh
 Versions are (major, minor). Within a major version fields are only ever added, each with a default, and unknown
 fields and unknown event kinds are ignored: either side may be the newer one.
 
-Durations are integers in microseconds (`_us`), sizes are integers in bytes, moments are Unix seconds as floats.
+Durations are integers in microseconds (`_us`), sizes are integers in bytes, moments are Unix seconds as floats. Where
+there is one for every worker and nobody needs more, they are in milliseconds (`_ms`) and KiB (`_kib`): a snapshot of 16
+workers stays below 1.5 KB, as long as none of them is older than half a day.
 Counters only grow during one incarnation of a loader; rates are differences of counters and are worked out in one
 place, `backend/rates.py`.
 """
@@ -120,13 +122,18 @@ class Worker(Struct, frozen=True, array_like=True):
     """Its number in the pool, from 0."""
     pid: Count
     state: WorkerState
-    state_us: Count = 0
+    state_ms: Count = 0
     """Time in this state."""
     batch: int = -1
     """Batch index it works at, or worked at last; -1: none yet."""
     index_queue: Count = 0
     """Tasks handed to it and not started."""
     batches: Count = 0
+    """Batches it made since its birth, failed ones included."""
+    samples: Count = 0
+    """Samples in them."""
+    sent_kib: Count = 0
+    """Size of the tensors and arrays in them."""
     fetch_us: Count = 0
     """Time in the dataset."""
     collate_us: Count = 0

@@ -182,7 +182,7 @@ def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:
         values = (
             str(worker.id),
             str(worker.pid),
-            f"{worker.state} {micros(worker.state_us)}",
+            f"{worker.state} {micros(1000 * worker.state_ms) if worker.state_ms else '< 1 ms'}",
             NOTHING if worker.batch < 0 else count(worker.batch),
             figure(each.rate),
             _or_nothing(each.fetch / 1000, figure),

@@ -37,13 +37,15 @@ class Word:
     STARTED = 5
     """Tasks taken up, skipped ones included."""
     BATCHES = 6
-    FETCH = 7
+    SAMPLES = 7
+    BYTES = 8
+    FETCH = 9
     """Times in ns, without that of the state under way."""
-    COLLATE = 8
-    SEND = 9
-    IDLE = 10
-    PID = 11
-    RECALLED = 12
+    COLLATE = 10
+    SEND = 11
+    IDLE = 12
+    PID = 13
+    RECALLED = 14
     """Tasks handed over before this one, and not started, are to be skipped; written by the conductor."""
     COST = 32
     """From here on: 128 counts of sample times, four an octave, up to 18 minutes."""
@@ -141,10 +143,12 @@ class Recorder:
     def collate_done(self) -> None:
         self.collated = self._enter(SENDING)
 
-    def encode_done(self) -> int:
+    def encode_done(self, samples: int, nbytes: int) -> int:
         """The batch is in its slot or message, or has failed. Returns the moment."""
         row = self._row
         row[Word.BATCHES] += 1
+        row[Word.SAMPLES] += samples
+        row[Word.BYTES] += nbytes
         return self._clock() if row[Word.STATE] == SENDING else self._enter(SENDING)
 
     def _enter(self, state: int) -> int:

@@ -178,7 +178,7 @@ function paintInHand(
   for (const worker of snapshot.workers) {
     const place = laneOf.get(worker.id);
     if (place === undefined || (worker.state !== "fetching" && worker.state !== "collating")) continue;
-    const start = Math.max(left, toX(stretch, layout, snapshot.at - worker.state_us / 1e6));
+    const start = Math.max(left, toX(stretch, layout, snapshot.at - worker.state_ms / 1e3));
     if (end - start < 1) continue;
     context.fillStyle = palette.faded(worker.state === "fetching" ? "fetch" : "collate", 0.45);
     context.fillRect(start, place * lane + (lane - bar) / 2, end - start, bar);

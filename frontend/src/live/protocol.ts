@@ -329,12 +329,17 @@ export interface Worker {
   pid: number;
   state: "collating" | "dead" | "fetching" | "idle" | "paused" | "retiring" | "sending" | "starting";
   /** Time in this state. */
-  state_us: number;
+  state_ms: number;
   /** Batch index it works at, or worked at last; -1: none yet. */
   batch: number;
   /** Tasks handed to it and not started. */
   index_queue: number;
+  /** Batches it made since its birth, failed ones included. */
   batches: number;
+  /** Samples in them. */
+  samples: number;
+  /** Size of the tensors and arrays in them. */
+  sent_kib: number;
   /** Time in the dataset. */
   fetch_us: number;
   /** Time in collate_fn. */
@@ -353,10 +358,12 @@ export type WorkerWire = [
   id: number,
   pid: number,
   state: "collating" | "dead" | "fetching" | "idle" | "paused" | "retiring" | "sending" | "starting",
-  state_us?: number,
+  state_ms?: number,
   batch?: number,
   index_queue?: number,
   batches?: number,
+  samples?: number,
+  sent_kib?: number,
   fetch_us?: number,
   collate_us?: number,
   send_us?: number,
@@ -369,10 +376,12 @@ export const WorkerFields = [
   "id",
   "pid",
   "state",
-  "state_us",
+  "state_ms",
   "batch",
   "index_queue",
   "batches",
+  "samples",
+  "sent_kib",
   "fetch_us",
   "collate_us",
   "send_us",
@@ -386,16 +395,18 @@ export function decodeWorker(wire: WorkerWire): Worker {
     id: wire[0],
     pid: wire[1],
     state: wire[2],
-    state_us: wire[3] ?? 0,
+    state_ms: wire[3] ?? 0,
     batch: wire[4] ?? -1,
     index_queue: wire[5] ?? 0,
     batches: wire[6] ?? 0,
-    fetch_us: wire[7] ?? 0,
-    collate_us: wire[8] ?? 0,
-    send_us: wire[9] ?? 0,
-    idle_ms: wire[10] ?? 0,
-    rss: wire[11] ?? 0,
-    cpu_ms: wire[12] ?? 0,
+    samples: wire[7] ?? 0,
+    sent_kib: wire[8] ?? 0,
+    fetch_us: wire[9] ?? 0,
+    collate_us: wire[10] ?? 0,
+    send_us: wire[11] ?? 0,
+    idle_ms: wire[12] ?? 0,
+    rss: wire[13] ?? 0,
+    cpu_ms: wire[14] ?? 0,
   };
 }
 

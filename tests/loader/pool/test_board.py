@@ -65,8 +65,8 @@ def test_a_batch_on_its_way_through_a_worker(board: Board) -> None:
     assert row[Word.STATE] == COLLATING
     recorder.collate_done()
     assert row[Word.STATE] == SENDING
-    sent = recorder.encode_done()
-    assert row[Word.BATCHES] == 1
+    sent = recorder.encode_done(samples=8, nbytes=4096)
+    assert (row[Word.BATCHES], row[Word.SAMPLES], row[Word.BYTES]) == (1, 8, 4096)
     assert recorder.started <= recorder.fetched <= recorder.collated <= sent
     recorder.idle()
     assert row[Word.FETCH] == recorder.fetched - recorder.started
@@ -86,7 +86,7 @@ def test_all_of_a_workers_time_is_accounted_for(board: Board) -> None:
         recorder.start(batch)
         recorder.fetch_done()
         recorder.collate_done()
-        recorder.encode_done()
+        recorder.encode_done(1, 1)
     recorder.idle()
     assert sum(row[word] for word in (Word.FETCH, Word.COLLATE, Word.SEND, Word.IDLE)) == recorder._last - begun
 
