@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -75,54 +76,51 @@ class Ticket:
 
 
 class Gate:
-    """Whether a loader is paused, between epochs too. Inline loading waits at it; pools are told."""
+    """Whether a loader is paused, between epochs too. Inline loading waits at it; pools are told.
+
+    Whoever only looks takes no lock: everything is in `until`.
+    """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._paused = False
-        self._resume_at: float | None = None
+        self.until: float | None = None
+        """When it opens by itself, s of the monotonic clock, or was to; infinity: never; None: it is open."""
         self.closed = False
+        self._changed = threading.Condition()
 
     def pause(self, resume_after: float | None) -> None:
-        with self._condition:
-            self._paused = True
-            self._resume_at = None if resume_after is None else time.monotonic() + resume_after
-            self._condition.notify_all()
+        self._set(math.inf if resume_after is None else time.monotonic() + resume_after)
 
     def resume(self) -> None:
-        with self._condition:
-            self._paused = False
-            self._resume_at = None
-            self._condition.notify_all()
+        self._set(None)
 
     def close(self) -> None:
         """Nobody waits here any more, and nobody passes."""
-        with self._condition:
+        with self._changed:
             self.closed = True
-            self._condition.notify_all()
+            self._changed.notify_all()
 
     def status(self) -> tuple[bool, float | None]:
         """Is it shut, and in how many seconds does it open by itself?"""
-        with self._condition:
-            return self._status()
-
-    def wait(self) -> None:
-        """Return when the gate is open."""
-        with self._condition:
-            while not self.closed:
-                paused, left = self._status()
-                if not paused:
-                    return
-                self._condition.wait(left)
-
-    def _status(self) -> tuple[bool, float | None]:
-        if not self._paused or self._resume_at is None:
-            return self._paused, None
-        left = self._resume_at - time.monotonic()
-        if left <= 0:
-            self._paused, self._resume_at = False, None
+        until = self.until
+        if until is None or (left := until - time.monotonic()) <= 0:
             return False, None
-        return True, left
+        return True, None if left == math.inf else left
+
+    def wait(self) -> bool:
+        """Return when the gate is open; True if the time was over, and nobody opened it."""
+        with self._changed:
+            while not self.closed:
+                paused, left = self.status()
+                if not paused:
+                    lapsed, self.until = self.until is not None, None
+                    return lapsed
+                self._changed.wait(left)
+        return False
+
+    def _set(self, until: float | None) -> None:
+        with self._changed:
+            self.until = until
+            self._changed.notify_all()
 
 
 def check_workers(workers: object, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -29,6 +30,8 @@ from .telemetry.snapshots import Usage
 from .telemetry.source import check_interval
 
 T_co = TypeVar("T_co", covariant=True)
+
+log = logging.getLogger("penstock")
 
 PATIENCE = 5.0
 """Seconds that a call of resize, pause or resume waits for its outcome at the most."""
@@ -126,8 +129,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._pending: int | None = None
         self._pending_ticket: Ticket | None = None
         self._control = threading.RLock()
-        self._live: weakref.WeakSet[EpochIterator] = weakref.WeakSet()
-        self._newest: weakref.ref[EpochIterator] | None = None
+        self._iterators: dict[int, weakref.ref[EpochIterator]] = {}
+        """By the numbers of their epochs. Not changed but replaced: others read it without a lock."""
+        self._length: int | None = None
+        """Batches in an epoch, as far as that is known."""
         self._resume_state: checkpoint.State | None = None
         if batch_sampler is None and not self.is_iterable:
             self._use_own_samplers(sampler, bool(shuffle))
@@ -138,21 +143,36 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._check_open()
         if self._owner != os.getpid():
             self._start_over_after_fork()
+        self._learn_length()
         self._publish()
         with self._control:
+            self._check_open()
             if self._pending is not None:
                 self.num_workers, self._pending = self._pending, None
             self._pend(None).settle("applied", self.num_workers, 0)
-            state, self._resume_state = self._resume_state, None
+            state = self._resume_state
             if not (self.persistent_workers and self.num_workers > 0):
-                return self._register(self._get_iterator(state))
+                iterator = self._register(self._get_iterator(state))
+                self._resume_state = None
+                return iterator
             current: Any = self._iterator
             if current is None:
                 current = self._iterator = self._get_iterator(state)  # type: ignore[assignment]
             else:
                 current.reset(self, state, refresh=self._stale)
-            self._stale = False
+            self._stale, self._resume_state = False, None
             return PersistentEpoch(self._register(current))
+
+    def __len__(self) -> int:
+        length = super().__len__()
+        if not self.is_iterable:
+            self._length = length
+        return length
+
+    def _learn_length(self) -> None:
+        """Here, and not when somebody looks: only the thread that iterates may ask samplers."""
+        told = None if self.is_iterable else sampling.told_length(self._index_sampler)
+        self._length = self._length if told is None else told
 
     def _get_iterator(self, state: checkpoint.State | None = None) -> EpochIterator:  # type: ignore[override]
         if self.num_workers == 0:
@@ -163,24 +183,37 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return PooledIterator(self, state)
 
     def _register(self, iterator: EpochIterator) -> EpochIterator:
-        self._live.add(iterator)
-        self._newest = weakref.ref(iterator)
+        self._iterators = {each.number: weakref.ref(each) for each in (*self._living(), iterator)}
         return iterator
 
+    def _living(self) -> list[EpochIterator]:
+        return [iterator for reference in self._iterators.values() if (iterator := reference()) is not None]
+
+    def _current(self) -> EpochIterator | None:
+        """The iterator that training used last, if it is still there."""
+        reference = self._iterators.get(self.ledger.current)
+        return None if reference is None else reference()
+
     def _start_over_after_fork(self) -> None:
-        """This is a forked copy of the process: pools, if there are any, belong to the original."""
+        """This is a forked copy of the process: pools, if there are any, belong to the original.
+
+        So does the loader's place on the dashboard, if it has one. Where each rank is a fork of a process that only
+        made the loader, it has none yet.
+        """
         self._owner = os.getpid()
-        self._publisher = None
+        if self._publisher:
+            self._publisher = False
+        before, self.ledger = self.ledger, Ledger()
+        self.ledger.epochs, self.ledger.digest = before.epochs, before.digest
         self._iterator = None
-        self._live = weakref.WeakSet()
-        self._newest = None
+        self._iterators = {}
         self._control = threading.RLock()
         self.gate = Gate()
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process: pools, locks, the publisher."""
         state = dict(self.__dict__)
-        for name in ("_control", "_live", "_newest", "_publisher", "gate", "ledger", "_usage", "_pending_ticket"):
+        for name in ("_control", "_iterators", "_publisher", "gate", "ledger", "_usage", "_pending_ticket"):
             state.pop(name, None)
         state["_iterator"] = None
         return state
@@ -190,8 +223,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.ledger = Ledger()
         self._usage = Usage()
         self._publisher = None
+        self._length = None
         self._pending_ticket = None
         self._start_over_after_fork()
+        self._publisher = None
 
     # -- live control ---------------------------------------------------------------------------------------
 
@@ -268,9 +303,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """End all workers. Iterators under way fail; the loader cannot be iterated over again."""
         with self._control:
             self.is_closed = True
-            iterators, self._iterator = list(self._live), None
+            iterators, self._iterator = self._living(), None
         for iterator in iterators:
-            self.ledger.leave(iterator.number)
+            iterator.close_epoch("abandoned")
             if isinstance(iterator, PooledIterator):
                 iterator.close()
         wait_for_pools(self.ledger)
@@ -284,7 +319,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _running(self) -> list[PooledIterator]:
         """Pools with an epoch under way, the newest last."""
-        live = [each for each in list(self._live) if isinstance(each, PooledIterator) and each.running()]
+        live = [each for each in self._living() if isinstance(each, PooledIterator) and each.running()]
         return sorted(live, key=lambda each: each.number)
 
     def _ticket(self, action: Any, by: str, command: str, asked: int | None = None) -> Ticket:
@@ -318,23 +353,34 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             last = iterator is running[-1]
             getattr(iterator.pool, action)(*arguments, ticket if last else None)
         if not running:
-            newest = self._newest() if self._newest is not None else None
-            at = newest.yielded if newest is not None and not newest.ended else 0
+            current = self._current()
+            at = current.yielded if current is not None and not current.ended else 0
             ticket.settle("applied", self.num_workers, at)
         return ticket
 
     def _publish(self) -> None:
         """Start to publish, if somebody is to see it. A loader in a worker is its user's affair."""
-        if self._publisher is None and torch.utils.data.get_worker_info() is None:
-            from .telemetry.publisher import publish  # brings websockets, which others need not load
+        if self._publisher is not None or torch.utils.data.get_worker_info() is not None:
+            return
+        self._publisher = False
+        if resolve(self.monitor) is None:
+            return
+        from .telemetry.publisher import publish  # brings websockets, which others need not load
 
-            self._publisher = publish(PublishedLoader(self), self.monitor, self.publish_interval) or False
+        try:
+            self._publisher = publish(PublishedLoader(self), self.monitor, self.publish_interval)
+        except Exception:
+            log.warning("loader %s cannot be published. Training goes on.", self.name, exc_info=True)
+        else:
+            self.ledger.spans.watch(time.monotonic_ns())
 
     # -- telemetry ------------------------------------------------------------------------------------------
 
     def stats(self, seq: int = 0) -> Snapshot:
         """How everything stands now; `print` shows it as a small table."""
-        iterator = self._newest() if self._newest is not None else None
+        if not self.ledger.epochs:
+            self._learn_length()
+        iterator = self._current()
         pool = iterator.pool if isinstance(iterator, PooledIterator) else None
         return snapshots.take(
             seq,
@@ -343,7 +389,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pool,
             self._usage,
             state=self._state(iterator),
-            length=None if self.is_iterable else sampling.length_of(self._index_sampler),
+            length=self._length,
             pending=self._pending,  # before the target, which follows it in another thread
             target=self.num_workers,
             memory_budget=self.memory_budget,
@@ -367,7 +413,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def state_dict(self) -> checkpoint.State:
         """The point between two batches at which training is, as a plain dict."""
-        newest = self._newest() if self._newest is not None else None
+        current = self._current()
         state: checkpoint.State = {
             **self._describe(),
             "epoch": self.ledger.epochs,
@@ -379,10 +425,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         }
         if self._resume_state is not None:
             return {**self._resume_state}
-        if newest is not None and (newest.failed or not newest.ended):
-            state.update(newest.state_dict(), epoch=newest.number, base_seed=newest.base_seed)
-        elif newest is not None and self.persistent_workers:
-            state["base_seed"] = newest.base_seed
+        if current is not None and not current.exhausted:
+            state.update(current.state_dict(), epoch=current.number, base_seed=current.base_seed)
+        elif current is not None and self.persistent_workers:
+            state["base_seed"] = current.base_seed
         return state
 
     def load_state_dict(self, state: checkpoint.State) -> None:

@@ -14,6 +14,8 @@ from itertools import islice
 from operator import length_hint
 from typing import Any, Protocol
 
+from torch.utils.data import Subset
+
 _clock = time.monotonic_ns
 
 CHEAP = 5_000
@@ -31,7 +33,7 @@ class Fetcher(Protocol):
     at_once: bool
     """The samples of a batch come all together: only their mean time is known."""
     surprise: int
-    """What a batch took, ns, whose samples were not timed because they are cheap, and which was not cheap; else 0."""
+    """ns a sample of a batch whose samples were not timed because they are cheap, and which was not cheap; else 0."""
 
     def position(self) -> int:
         """How many samples of the batch under way are there."""
@@ -58,11 +60,11 @@ class Pace:
         return False
 
     def surprise(self, taken: int, samples: int) -> int:
-        """A batch was fetched in haste: what it took, ns, if that was not cheap; else 0."""
+        """A batch was fetched in haste: ns a sample, if that was not cheap; else 0."""
         if taken <= CHEAP * samples:
             return 0
         self._hasty, self._wary = 0, WARY
-        return taken
+        return taken // max(samples, 1)
 
     def judge(self, taken: int, samples: int) -> None:
         """The samples of a batch were timed."""
@@ -77,7 +79,9 @@ class Pace:
 
 class MapFetcher:
     def __init__(self, dataset: Any, auto_collation: bool, time_all: bool = False) -> None:
-        self.dataset = dataset
+        single = one_by_one(dataset) if auto_collation else None
+        self.dataset = dataset if single is None else single
+        self.at_once = auto_collation and single is None
         self._pace = Pace(time_all)
         self.auto_collation = auto_collation
         self.stamps: list[int] = []
@@ -85,7 +89,6 @@ class MapFetcher:
         self._left: Iterator[Any] | None = None
         self._size = 0
         self.began = self.surprise = 0
-        self.at_once = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
     def fetch(self, index: Any) -> Any:
         samples: list[Any] = []
@@ -122,6 +125,33 @@ class MapFetcher:
         if self._left is not None:
             return self._size - length_hint(self._left) - 1
         return len(self._samples)
+
+
+def one_by_one(dataset: Any) -> Any:
+    """What to ask for the samples of a batch one by one; None if the dataset wants to be asked for all at once.
+
+    Torch's Subset has `__getitems__` whether what it is a subset of has it or not. Where it has not, its samples come
+    one by one in any case, and so their times can be told apart.
+    """
+    if not getattr(dataset, "__getitems__", None):
+        return dataset
+    if isinstance(dataset, Subset) and getattr(dataset.__getitems__, "__func__", None) is Subset.__getitems__:
+        whole = one_by_one(dataset.dataset)
+        return None if whole is None else _Picked(dataset, whole)
+    return None
+
+
+class _Picked:
+    """The samples of a Subset, as its `__getitems__` takes them: past a `__getitem__` of its own."""
+
+    __slots__ = ("_subset", "_whole")
+
+    def __init__(self, subset: Subset[Any], whole: Any) -> None:
+        self._subset = subset
+        self._whole = whole
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._whole[self._subset.indices[key]]
 
 
 class IterableFetcher:

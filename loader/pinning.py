@@ -22,13 +22,14 @@ from .failures import Failure
 from .pool.delivery import Decoded, dispose, facts, unpack, worker_of
 from .pool.epoch import Epoch
 from .pool.memory import HAS_MLOCK
+from .pool.signals import emptied
 from .pool.window import Finished
 from .protocol import PinMode
 from .telemetry.ledger import PinTally
 
 
-def choose_mode(pin_memory: bool, pin_memory_device: str) -> PinMode:
-    """Decide how to pin, and warn where that is not what was asked for."""
+def choose_mode(pin_memory: bool, pin_memory_device: str, *, slots: bool = True) -> PinMode:
+    """Decide how to pin, and warn where that is not what was asked for. `slots`: batches come through slots."""
     if not pin_memory:
         return "off"
     if pin_memory_device:
@@ -38,10 +39,11 @@ def choose_mode(pin_memory: bool, pin_memory_device: str) -> PinMode:
             stacklevel=4,
         )
     if not torch.accelerator.is_available():
-        if not HAS_MLOCK:
+        if not HAS_MLOCK or not slots:
+            reason = "Without workers there is no shared memory" if HAS_MLOCK else "This system has no mlock either"
             warnings.warn(
                 "'pin_memory' argument is set as true but no accelerator is found, "
-                "then device pinned memory won't be used. This system has no mlock either: batches are not pinned.",
+                f"then device pinned memory won't be used. {reason}: batches are not pinned.",
                 stacklevel=4,
             )
             return "none"
@@ -110,10 +112,18 @@ class PinStage:
     def __init__(self, mode: PinMode, tally: PinTally) -> None:
         self.mode: PinMode = mode
         self._tally = tally
+        self._locked = False
+        """The limits have allowed it at least once."""
         self._queue: queue.SimpleQueue[tuple[Epoch, Finished] | None] = queue.SimpleQueue()
         self._device = torch.accelerator.current_device_index() if mode == "accelerator" else -1
+        self._over = threading.Event()
+        """The thread is at its end; see point 6 of the conductor's argument."""
         self.thread = threading.Thread(target=self._run, name="loader-pin", daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except BaseException:
+            self._queue.put(None)  # should it run after all
+            raise
 
     def put(self, epoch: Epoch, ready: list[Finished]) -> None:
         for finished in ready:
@@ -122,9 +132,15 @@ class PinStage:
     def close(self) -> None:
         self._queue.put(None)
         if self.thread is not threading.current_thread():
-            self.thread.join()
+            self._over.wait()
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._over.set()
+
+    def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread: the copy should not take all cores
         if self.mode == "accelerator":
             torch.accelerator.set_device_index(self._device)
@@ -138,6 +154,9 @@ class PinStage:
                 self._pin(finished)
                 self._tally.add(finished.nbytes, time.monotonic_ns() - start)
                 epoch.ready.append(finished)
+                if epoch.abandoned:  # since it was looked at, and emptied
+                    for left in emptied(epoch.ready):
+                        dispose(left)
             epoch.pin_left += 1
             epoch.signal.set()
             del epoch, finished
@@ -153,4 +172,8 @@ class PinStage:
                 failure = Failure.capture(error, f"in pin memory thread for device {self._device}")
                 finished.result = Decoded(None, batch, failure)
         elif self.mode == "mlock" and worker is not None and batch.encoded.slot >= 0:
-            worker.slots.mapping(batch.encoded.slot).lock()
+            if worker.slots.mapping(batch.encoded.slot).lock():
+                self._tally.mode = "mlock"
+            elif self._tally.mode == "mlock" and not self._locked:
+                self._tally.mode = "none"
+            self._locked = self._tally.mode == "mlock"

@@ -27,7 +27,7 @@ class EpochIterator(Iterator[Any]):
 
     def __init__(self, loader: DataLoader[Any], state: State | None) -> None:
         self._name = type(self).__name__
-        self.pin_mode = choose_mode(loader.pin_memory, loader.pin_memory_device)
+        self.pin_mode = choose_mode(loader.pin_memory, loader.pin_memory_device, slots=loader.num_workers > 0)
         self.ledger = loader.ledger
         self.ledger.pin.mode = self.pin_mode
         # `for batch in DataLoader(...)`: the loader lives, and is published, as long as somebody iterates over it. A
@@ -51,7 +51,8 @@ class EpochIterator(Iterator[Any]):
             self.base_seed = state["base_seed"]
         self.yielded = 0
         self.ended = True
-        self.failed = False
+        self.exhausted = False
+        """It ended because there is no more, and not early."""
         self.number = 0
 
     def open(self, state: State | None) -> None:
@@ -62,13 +63,13 @@ class EpochIterator(Iterator[Any]):
             self._sampler_iter = track(self._index_sampler)
         self.yielded = 0 if state is None else state["batch"]
         self.number = self.ledger.next_epoch(self.yielded)
-        self.ended = self.failed = False
+        self.ended = self.exhausted = False
 
     def close_epoch(self, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:
         """The epoch is over, in one way or another; only the first call counts."""
         if not self.ended:
             self.ended = True
-            self.failed = what == "failed"
+            self.exhausted = what == "ended"
             self.ledger.leave(self.number)
             self.ledger.end_epoch(self.number, what, self.yielded, reason)
 

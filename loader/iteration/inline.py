@@ -12,6 +12,7 @@ from ..checkpoint import State
 from ..collating import collate_into, default_collate
 from ..fetching import IterableFetcher, MapFetcher, sample_count
 from ..pinning import pin
+from ..protocol import CommandEvent
 from ..telemetry.costs import InlineCosts
 from ..telemetry.sizes import measure
 from ..telemetry.times import Cause
@@ -44,6 +45,8 @@ class InlineIterator(EpochIterator):
         batch_size = (loader.batch_size or 0) if self._auto else None
         self._shard = 0 if self._iterable else -1
         self.costs = InlineCosts(loader.record_samples, batch_size)
+        self._cause = Cause.STARTUP
+        """Why training waits for the next batch."""
         self.open(state)
         self._indices: Any = self._sampler_iter
         self._fetcher: MapFetcher | IterableFetcher
@@ -57,13 +60,14 @@ class InlineIterator(EpochIterator):
         times = self.ledger.times
         if not self.ended:
             self.ledger.enter(self.number)
-        if self._gate.status()[0]:
+        if self._gate.until is not None:
             times.wait(time.monotonic_ns(), Cause.PAUSED)
-            self._gate.wait()
+            if self._gate.wait():
+                self.ledger.emit(CommandEvent(time.time(), "resume", "applied", "timer", at_batch=self.yielded))
             times.leave(time.monotonic_ns())
         if self._gate.closed:
             raise RuntimeError("the loader was closed while it was iterated over")
-        times.wait(time.monotonic_ns(), Cause.STARVATION if self.yielded else Cause.STARTUP)
+        times.wait(time.monotonic_ns(), self._cause)
         try:
             index = next(self._indices)
             try:
@@ -71,13 +75,14 @@ class InlineIterator(EpochIterator):
                 fetched = time.monotonic_ns()
                 data = self._collate(samples)
                 if self.pin_mode == "accelerator":
-                    data = pin(data)
+                    data = self._pin(data)
             except StopIteration:
                 raise
             except Exception:
                 # A batch that failed counts as yielded: asked for the next, the loader goes on behind it.
                 self._note(index, 0, 0)
                 self.yielded += 1
+                self._cause = Cause.STARVATION
                 raise
         except StopIteration:
             self.close_epoch("ended")
@@ -85,6 +90,7 @@ class InlineIterator(EpochIterator):
         finally:
             done = time.monotonic_ns()
             times.leave(done)
+        self._cause = Cause.STARVATION
         self.costs.add_batch(self.yielded, self._shard, index, self._fetcher)
         spans = self.ledger.spans
         if spans.stride and self.yielded % spans.stride == 0:
@@ -92,6 +98,13 @@ class InlineIterator(EpochIterator):
             spans.add(key, TRAINING, self._fetcher.began, fetched, done, done)
             spans.yielded(key, done)
         self._note(index, sample_count(self._auto, samples), measure(data)[1])
+        return data
+
+    def _pin(self, data: Any) -> Any:
+        collated = time.monotonic_ns()
+        self.ledger.times.change(collated, Cause.PIN_WAIT)
+        data = pin(data)
+        self.ledger.pin.add(measure(data)[1], time.monotonic_ns() - collated)
         return data
 
     def close_epoch(self, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:

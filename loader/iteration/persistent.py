@@ -31,6 +31,5 @@ class PersistentEpoch(Iterator[Any]):
         self._iterator.__getstate__()
 
     def __del__(self) -> None:
-        # The epoch is not over: its state can still be saved. But the clock must not run on.
-        if "_iterator" in self.__dict__:
-            self._iterator.ledger.leave(self._epoch_number)
+        if "_iterator" in self.__dict__ and self._iterator.number == self._epoch_number:
+            self._iterator.close_epoch("abandoned")

@@ -53,7 +53,8 @@ class PooledIterator(EpochIterator):
         if state is not None and state["base_seed"] is not None:
             self.base_seed = state["base_seed"]
         # Workers know their seed and, for iterable-style datasets, the number of shards from birth on.
-        if refresh or state is not None or (self._iterable and self._num_workers != loader.num_workers):
+        other = self._iterable and self._num_workers != loader.num_workers
+        if refresh or other or state is not None or self.pool.is_closing():
             self.pool.close()
             self.pool = self._make_pool(loader)
         self._promised = loader._IterableDataset_len_called
@@ -74,7 +75,10 @@ class PooledIterator(EpochIterator):
         super().__del__()
         pool = getattr(self, "pool", None)
         if pool is not None and not pool.is_closing():
-            pool.close(self._grace)
+            try:
+                pool.close(self._grace)
+            except KeyboardInterrupt:
+                pool.pass_on_interrupt()
 
     def _make_pool(self, loader: DataLoader[Any]) -> Pool:
         dataset, shared_seed = apply_seed(loader)
@@ -183,7 +187,8 @@ class PooledIterator(EpochIterator):
         if self.ledger.warning:
             warning, self.ledger.warning = self.ledger.warning, ""
             warnings.warn(warning, stacklevel=4)
-        self.ledger.enter(self.number)
+        if not self.ended:
+            self.ledger.enter(self.number)
         if self._exhausted and not self._iterable and epoch.taken + self._epoch_first >= self._drawn:
             self._finish()
         self._catch_up(epoch)
@@ -215,8 +220,8 @@ class PooledIterator(EpochIterator):
         nbytes = 0 if batch is None or batch.encoded is None else batch.encoded.nbytes
         self.ledger.add(epoch.number, task.batch, task.indices, self.base_seed, samples, nbytes)
         spans = self.ledger.spans
-        if spans.stride and task.batch % spans.stride == 0:
-            spans.yielded((epoch.number, task.shard, task.batch), time.monotonic_ns())
+        if spans.stride and batch is not None and batch.batch % spans.stride == 0:
+            spans.yielded((epoch.number, batch.shard, batch.batch), time.monotonic_ns())
         if task.shard >= 0:
             self._turn = (task.shard + 1) % len(self._shards)
             self._shards[task.shard] = LOST if batch is None else batch.state

@@ -52,10 +52,10 @@ class Arrivals:
             if epoch is None or ready is None:
                 give_back(worker, batch)
                 continue
-            epoch.finished += 1
-            self._dispatcher.learn(batch.sent - batch.start)
-            self._observer.batch_arrived(batch, epoch.window.last_indices)
-            if encoded is not None or batch.failure is not None:
+            if encoded is not None or batch.failure is not None:  # else it is the end of a shard
+                epoch.finished += 1
+                self._dispatcher.learn(batch.sent - batch.start)
+                self._observer.batch_arrived(batch, epoch.window.last_indices)
                 self._observer.add_span(worker.id, batch)
             self.deliver(epoch, ready)
 

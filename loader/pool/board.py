@@ -105,10 +105,12 @@ class Recorder:
 
     def __init__(self, row: memoryview) -> None:
         self._row = row
+        self._before = -1
+        """The batch before the one under way."""
         self.costs = row[Word.COST :]
         """Counts of sample times."""
         self._clock = time.monotonic_ns
-        self._last = self._clock()
+        self._last = row[Word.SINCE] or self._clock()
         self.started = self.fetched = self.collated = -1
         """Moments of the batch under way, ns of the monotonic clock; -1: not come to yet."""
 
@@ -134,6 +136,7 @@ class Recorder:
         self.started = self._enter(FETCHING)
         self.fetched = self.collated = -1
         row = self._row
+        self._before = row[Word.BATCH]
         row[Word.BATCH] = batch
         row[Word.STARTED] += 1
 
@@ -149,6 +152,15 @@ class Recorder:
         row[Word.BATCHES] += 1
         row[Word.SAMPLES] += samples
         row[Word.BYTES] += nbytes
+        return self._sent()
+
+    def no_batch(self) -> int:
+        """The task was for a batch that does not exist: its shard has ended. Returns the moment."""
+        self._row[Word.BATCH] = self._before
+        return self._sent()
+
+    def _sent(self) -> int:
+        row = self._row
         return self._clock() if row[Word.STATE] == SENDING else self._enter(SENDING)
 
     def _enter(self, state: int) -> int:

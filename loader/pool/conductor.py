@@ -16,10 +16,18 @@ How everything ends, whatever ends it:
    too, and a new pool of the same loader for all but one.
 3. If the training process dies instead, the zygote's channel reaches its end (see `zygote`).
 4. A forked copy of the training process has no conductor thread; `Pool` knows its owner's pid and does nothing there.
+5. Ctrl-C may come while a thread is started, and then nobody knows whether it runs. So the pool's parts belong to
+   whoever `claim`s them first: the thread, before anything else it does, or `Pool`, which then undoes what it did.
+6. Whoever waits for the end waits for `over`, not for the thread. A `join` that Ctrl-C interrupts takes a running
+   thread for ended ever after (Python 3.11), and a thread that ends needs a lock of `threading`'s, which the one that
+   waits may hold: the garbage collector runs anywhere.
+7. Neither this thread nor `_open` leads to the recipe, and so to what the user's functions and datasets refer to: a
+   loader that only they refer to is garbage, and its pool ends with it.
 """
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections import deque
@@ -63,7 +71,7 @@ class Conductor(threading.Thread):
         max_retries: int,
         limit_tasks: Callable[[int], int],
         pin: Callable[[Epoch, list[Finished]], None] | None,
-        at_end: Callable[[], None],
+        at_end: Callable[[Conductor], None],
         observer: Observer,
     ) -> None:
         super().__init__(name="loader-conductor", daemon=True)
@@ -82,7 +90,8 @@ class Conductor(threading.Thread):
         self._requests: deque[tuple[Any, ...]] = deque()
         self._arrivals = Arrivals(self._dispatcher, observer, pin)
         self._losses = Losses(self._arrivals, observer.ledger, max_retries)
-        self._at_end: Callable[[], None] | None = at_end
+        self._at_end = at_end
+        self._unclaimed = [True]
         self._resume_at: float | None = None
         self._resizing: Ticket | None = None
         self._shards = 0
@@ -97,6 +106,10 @@ class Conductor(threading.Thread):
         self._ended = False
         self.dismissed = threading.Event()
         """The pool is at its end, but for processes that are on their way out."""
+        self.over = threading.Event()
+        """The pool is at its end."""
+        self.passes_on_interrupt = False
+        """Ctrl-C came where nobody could see it, and is to be seen when the pool is at its end."""
 
     # -- called by other threads ----------------------------------------------------------------------------
 
@@ -128,6 +141,19 @@ class Conductor(threading.Thread):
         else:
             self.doorbell.ring()
 
+    def claim(self) -> bool:
+        """Take charge of the pool's parts; False if somebody else has done so."""
+        try:
+            return self._unclaimed.pop()
+        except IndexError:
+            return False
+
+    def dismiss(self, grace: float) -> None:
+        """Begin to end, or hurry up with it, and return at once."""
+        self.grace = min(grace, self.grace)
+        self.closing = True
+        self.doorbell.ring()
+
     def paused_for(self) -> float:
         """Seconds that the pool has been paused in all."""
         since = self._paused_since
@@ -140,6 +166,8 @@ class Conductor(threading.Thread):
     # -- the thread -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
+        if not self.claim():
+            return
         try:
             while not self.closing:
                 self._step()
@@ -148,7 +176,16 @@ class Conductor(threading.Thread):
             failure.__cause__ = error
             self._fail(failure)
         finally:
-            self._shut_down()
+            self.closing = True
+            try:
+                self._shut_down()
+            finally:
+                try:
+                    self._at_end(self)
+                finally:
+                    self.over.set()
+                    if self.passes_on_interrupt:
+                        _thread.interrupt_main()
 
     def _step(self) -> None:
         for sender in self._crew.wait(self._patience()):
@@ -324,12 +361,13 @@ class Conductor(threading.Thread):
     def _zygote_gone(self, nursery: Nursery) -> None:
         """Its workers die with it; their tasks go to those of the next zygote."""
         self._crew.lose_zygote()
+        if self.epoch is not None and self.epoch.error is None:
+            self._losses.warn(f"the loader's zygote (pid {nursery.pid}) died")
         for worker in self.roster:
             self._gone(worker, -9, blame=False)
         self.zygotes_lost += 1
         if self.epoch is not None and self.epoch.error is None:
             self.epoch.signal.set()
-            self._losses.recovered(f"the loader's zygote (pid {nursery.pid}) died")
 
     def _gone(self, worker: WorkerHandle, exitcode: int, *, blame: bool = True) -> None:
         """A worker's process has ended: take what it had sent, then give its tasks to others."""
@@ -393,9 +431,6 @@ class Conductor(threading.Thread):
         finally:
             self.dismissed.set()
         self._crew.end()
-        at_end, self._at_end = self._at_end, None
-        if at_end is not None:
-            at_end()
 
     def _grace(self, began: float) -> float:
         """Seconds that workers have from `began` on; few if Ctrl-C was pressed meanwhile or just before."""

@@ -162,7 +162,7 @@ class Crew:
 
     def see_off(self, milliseconds: float) -> bool:
         """Wait a little for workers to leave; False when there is nobody left to wait for."""
-        if self.nursery is None or not any(worker.pid and not worker.closed for worker in self.roster):
+        if self.nursery is None or not any((worker.pid or worker.up) and not worker.closed for worker in self.roster):
             return False
         for sender in self.wait(milliseconds):
             if isinstance(sender, WorkerHandle):

@@ -54,6 +54,10 @@ class Losses:
     def recovered(self, message: str) -> None:
         """Count it, and have it told once."""
         self._ledger.recoveries += 1
+        self.warn(message)
+
+    def warn(self, message: str) -> None:
+        """Have training told, if it was not told before."""
         if not self._ledger.warned:
             self._ledger.warned = True
             # Told by the iterating thread: where warnings are errors, this thread must not end of one.

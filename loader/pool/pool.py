@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -35,7 +36,7 @@ SHARD_LOOKAHEAD = 32
 _exiting = False
 """The interpreter is coming to its end."""
 
-_open: set[Pool] = set()
+_open: set[Conductor] = set()
 """Until the conductor has done its last."""
 
 
@@ -73,29 +74,42 @@ class Pool:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._owner = os.getpid()
-        wait_for_pools(settings.ledger, most=1)
-        rows = 2 * settings.max_workers
-        self._board_descriptor = make_board(rows)
-        self._rows = rows
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, self._board_descriptor)
-            self.board = Board(self._board_descriptor, rows)
-            nursery = self._start_zygote()
-            undo.callback(nursery.end)
-            pins = settings.pin_mode in ("accelerator", "mlock")
-            self.pin = PinStage(settings.pin_mode, settings.ledger.pin) if pins else None
-            if self.pin is not None:
-                undo.callback(self.pin.close)
-            self._conductor = self._make_conductor()
-            undo.callback(self._conductor.doorbell.close)
-            self._conductor.start()
-            undo.pop_all()
-        self._conductor.request("nursery", nursery)
         self._revivals = 0
         """The losses of a zygote that were made good."""
         self._lost_before = 0
         self._taken = self._taken_at_loss = 0
-        _open.add(self)
+        wait_for_pools(settings.ledger, most=1)
+        self._rows = 2 * settings.max_workers
+        self._board_descriptor = make_board(self._rows)
+        self.pin: PinStage | None = None
+        conductor = None
+        undo = contextlib.ExitStack()
+        try:
+            undo.callback(os.close, self._board_descriptor)
+            self.board = Board(self._board_descriptor, self._rows)
+            nursery = self._start_zygote()
+            undo.callback(nursery.end)
+            if settings.pin_mode in ("accelerator", "mlock"):
+                self.pin = PinStage(settings.pin_mode, settings.ledger.pin)
+                undo.callback(self.pin.close)
+            conductor = self._conductor = self._make_conductor()
+            undo.callback(conductor.doorbell.close)
+            conductor.request("nursery", nursery)
+            _open.add(conductor)
+            conductor.start()
+        except BaseException:  # see point 5 of the conductor's argument
+            if conductor is None or conductor.claim():
+                _open.discard(conductor)
+                undo.close()
+            else:
+                conductor.dismiss(HURRY)
+            raise
+
+    def __del__(self) -> None:
+        """Whoever has a pool closes it, but may be interrupted before."""
+        conductor = self.__dict__.get("_conductor")
+        if conductor is not None and os.getpid() == self._owner and not conductor.closing:
+            conductor.dismiss(HURRY)
 
     def _make_conductor(self) -> Conductor:
         settings = self.settings
@@ -106,7 +120,7 @@ class Pool:
             settings.max_retries,
             _limit(settings.prefetch_factor),
             self.pin.put if self.pin is not None else None,
-            self._release,
+            functools.partial(_release, self._board_descriptor, self.pin),
             Observer(
                 settings.ledger,
                 self.board,
@@ -223,35 +237,25 @@ class Pool:
         """
         if os.getpid() != self._owner:
             return
-        self.dismiss(grace)
         conductor = self._conductor
+        conductor.dismiss(grace)
         if threading.current_thread() in (conductor, None if self.pin is None else self.pin.thread):
             return  # the garbage collector may run anywhere
         try:
             if wait:
-                conductor.join()
+                conductor.over.wait()
             else:
                 conductor.dismissed.wait()
         except KeyboardInterrupt:
-            self.dismiss(HURRY)
+            conductor.dismiss(HURRY)
             raise
 
-    def dismiss(self, grace: float) -> None:
-        """Begin to end, or hurry up with it, and return at once."""
-        conductor = self._conductor
-        conductor.grace = min(grace, conductor.grace)
-        conductor.closing = True
-        conductor.doorbell.ring()
+    def pass_on_interrupt(self) -> None:
+        """Ctrl-C came in a finalizer, where it is lost: have it come again when the pool is at its end."""
+        self._conductor.passes_on_interrupt = True
 
     def is_closing(self) -> bool:
         return self._conductor.closing
-
-    def _release(self) -> None:
-        """The last thing that the conductor does."""
-        os.close(self._board_descriptor)
-        if self.pin is not None:
-            self.pin.close()
-        _open.discard(self)
 
     def _alive(self) -> bool:
         return os.getpid() == self._owner and not self._conductor.closing
@@ -272,7 +276,7 @@ class Pool:
                     return True
                 if epoch.error is not None:
                     raise_error(epoch.last_error())
-                if epoch.abandoned or not conductor.is_alive():
+                if epoch.abandoned or conductor.over.is_set():
                     if _exiting:
                         threading.Event().wait()  # a daemon thread that the interpreter leaves behind
                     raise RuntimeError(CLOSED)
@@ -312,11 +316,23 @@ def _limit(prefetch_factor: int | None) -> Callable[[int], int]:
     return lambda workers: max(LOOKAHEAD, 2 * workers)
 
 
+def _release(board_descriptor: int, pin: PinStage | None, conductor: Conductor) -> None:
+    """The last thing that a conductor does."""
+    os.close(board_descriptor)
+    if pin is not None:
+        pin.close()
+    _open.discard(conductor)
+
+
 def wait_for_pools(ledger: Ledger, most: int = 0) -> None:
     """Wait until at most so many of a loader's pools are on their way out."""
-    ending = [pool for pool in _open.copy() if pool.settings.ledger is ledger and pool.is_closing()]
-    for pool in ending[: len(ending) - most]:
-        pool.close()
+    ending = [conductor for conductor in _open.copy() if conductor.observer.ledger is ledger and conductor.closing]
+    for conductor in ending[: len(ending) - most]:
+        try:
+            conductor.over.wait()
+        except KeyboardInterrupt:
+            conductor.dismiss(HURRY)
+            raise
 
 
 @atexit.register
@@ -324,14 +340,18 @@ def _close_all() -> None:
     """Workers must not outlive the interpreter, nor hold up its end."""
     global _exiting
     _exiting = True
-    pools = _open.copy()
-    for pool in pools:  # all of them first, so that together they take as long as one
-        pool.dismiss(HURRY)
-    for pool in pools:
-        pool.close(HURRY)
+    conductors = _open.copy()
+    for conductor in conductors:  # all of them first, so that together they take as long as one
+        conductor.dismiss(HURRY)
+    for conductor in conductors:
+        conductor.over.wait()
 
 
 def _forget_all() -> None:
+    """In a forked copy of training, which has no conductors: for it all pools are over."""
+    for conductor in _open:
+        conductor.over = threading.Event()  # another thread may have held the lock of the one before
+        conductor.over.set()
     _open.clear()
 
 

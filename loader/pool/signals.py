@@ -64,10 +64,14 @@ class Doorbell:
     def ring(self) -> None:
         if not self._rung:
             self._rung = True
-            # The lock, because somebody else may have got the number of a descriptor that was closed.
-            with self._lock, contextlib.suppress(BlockingIOError):
-                if not self._closed:
-                    os.write(self._write, b"\1\0\0\0\0\0\0\0")
+            try:
+                # The lock, because somebody else may have got the number of a descriptor that was closed.
+                with self._lock, contextlib.suppress(BlockingIOError):
+                    if not self._closed:
+                        os.write(self._write, b"\1\0\0\0\0\0\0\0")
+            except BaseException:  # Ctrl-C before it rang: the next one must not take it for rung
+                self._rung = False
+                raise
 
     def clear(self) -> None:
         """Forget the rings so far. What they were about is looked at after this."""

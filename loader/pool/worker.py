@@ -221,7 +221,10 @@ class Worker:
                 self._encoder.abandon()
                 if shard >= 0 and failure is None:
                     self._ended.add(shard)
-        sent = recorder.encode_done(samples, 0 if encoded is None else encoded.nbytes)
+        if encoded is None and failure is None:
+            sent = recorder.no_batch()
+        else:
+            sent = recorder.encode_done(samples, 0 if encoded is None else encoded.nbytes)
         return Batch(
             epoch, batch, shard, encoded, failure, samples,
             recorder.started, recorder.fetched, recorder.collated, sent, slowest, slowest_ns, slow, state,

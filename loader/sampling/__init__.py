@@ -21,7 +21,7 @@ from loader.sampling.passes import IndexIterator, State, TrackedIterator, length
 from loader.sampling.permutation import KeyedPermutation
 from loader.sampling.sequential import SequentialSampler
 from loader.sampling.shuffling import RandomSampler, SubsetRandomSampler
-from loader.sampling.tracking import check_state, kind_of, resume, track
+from loader.sampling.tracking import check_state, kind_of, resume, told_length, track
 from loader.sampling.weighting import WeightedRandomSampler
 
 __all__ = [
@@ -41,5 +41,6 @@ __all__ = [
     "kind_of",
     "length_of",
     "resume",
+    "told_length",
     "track",
 ]

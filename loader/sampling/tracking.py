@@ -24,6 +24,9 @@ from loader.seeding import random_streams, restore_random_streams
 
 T = TypeVar("T")
 
+_ASKABLE = ("torch.", "loader.", "builtins", "numpy", "accelerate.", "lightning.", "pytorch_lightning.")
+"""Modules whose samplers tell their length without drawing anything."""
+
 _ARGUMENTS = (
     "batch_size",
     "drop_last",
@@ -146,6 +149,17 @@ def _signature(sampler: Iterable[object]) -> State:
 def kind_of(sampler: object) -> str:
     """The kinds of a sampler and of those that it wraps, with the arguments that shape their order."""
     return " of ".join(_kind(each) for each in _nested(sampler))
+
+
+def told_length(sampler: object) -> int | None:
+    """The length of a sampler, if asking cannot do any harm: one of the user's own may draw random numbers to tell."""
+    askable = all(_length_module(each).startswith(_ASKABLE) for each in _nested(sampler))
+    return length_of(sampler) if askable else None
+
+
+def _length_module(sampler: object) -> str:
+    """Where the code is that tells the length; "builtins" if it is not Python's."""
+    return str(getattr(getattr(type(sampler), "__len__", None), "__module__", None) or "builtins")
 
 
 def _kind(sampler: object) -> str:

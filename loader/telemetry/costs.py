@@ -59,11 +59,11 @@ class SlowestSamples:
         if shard >= 0:
             return f"{batch * (self._batch_size or 1) + place} of shard {shard}"
         if self._batch_size is None:
-            return str(indices)
+            return _text(indices)
         try:
-            return str(indices[place])
-        except (TypeError, IndexError, KeyError):  # a batch sampler of the user's own
-            return str(indices)
+            return _text(indices[place])
+        except Exception:  # a batch sampler of the user's own
+            return _text(indices)
 
     def ranked(self) -> list[tuple[str, int]]:
         """(index, µs), the slowest first."""
@@ -88,6 +88,14 @@ class InlineCosts:
 
     def sample_cost(self) -> SampleCost:
         return sketch([self._counts], self.slowest)
+
+
+def _text(index: Any) -> str:
+    """What a person may read and a message carry: a file's name need not be valid Unicode, nor have any end."""
+    try:
+        return str(index)[:256].encode("utf-8", "backslashreplace").decode()[:256]
+    except Exception:  # a type of the user's own
+        return f"a {type(index).__name__}"
 
 
 def sketch(counts: Iterable[list[int]], slowest: SlowestSamples) -> SampleCost:

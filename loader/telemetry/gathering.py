@@ -23,12 +23,12 @@ class Gatherer:
     def add_snapshot(self) -> None:
         try:
             snapshot = self._source.snapshot(self._outbox.next_seq)
+            if self._outbox.dropped:
+                snapshot = msgspec.structs.replace(snapshot, dropped=snapshot.dropped + self._outbox.dropped)
+            data = self._encoder.encode(snapshot)
         except Exception as error:
             self._tell("snapshot", "no snapshot could be taken: %r", error)
             return
-        if self._outbox.dropped:
-            snapshot = msgspec.structs.replace(snapshot, dropped=snapshot.dropped + self._outbox.dropped)
-        data = self._encoder.encode(snapshot)
         if len(data) <= MAX_MESSAGE:
             self._outbox.add(data)
         else:
@@ -48,13 +48,17 @@ class Gatherer:
         return self._outbox.add(self._encoder.encode(Goodbye(self._outbox.next_seq)))
 
     def _add_some(self, events: list[Event]) -> None:
-        """As one message, or as more if it were too large."""
-        data = self._encoder.encode(Events(self._outbox.next_seq, events))
-        if len(data) <= MAX_MESSAGE:
+        """As one message, or as more if it were too large, or if one event cannot be sent."""
+        try:
+            data = self._encoder.encode(Events(self._outbox.next_seq, events))
+            problem = "" if len(data) <= MAX_MESSAGE else f"it has {len(data)} bytes"
+        except Exception as error:
+            problem = repr(error)
+        if not problem:
             self._outbox.add(data)
         elif len(events) > 1:
             self._add_some(events[: len(events) // 2])
             self._add_some(events[len(events) // 2 :])
         else:
             self._outbox.dropped += 1
-            self._tell("size", "an event of %d bytes is too large to be published", len(data))
+            self._tell("event", "an event cannot be published: %s", problem)

@@ -1,11 +1,12 @@
 """What one loader has done so far. Iterators and pools write to it; it refers to neither, nor to the loader.
 
-Every counter has one writer, the iterating thread; rings are deques, which any thread may append to. It takes no lock,
-but for the pin stages, of which two pools have two.
+Batches, samples and bytes are counted by the iterating thread, stalls, recoveries and sample costs by the conductor's;
+rings are deques, which any thread may append to. It takes no lock, but for the pin stages, of which two pools have two.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -40,6 +41,7 @@ class PinTally:
 
 class Ledger:
     def __init__(self) -> None:
+        self.made = time.time()
         self.digest = Digest()
         self.times = TimeAccount()
         self.epoch_times = TimeAccount()
@@ -56,7 +58,9 @@ class Ledger:
         self.recoveries = 0
         """Dead workers replaced."""
         self.batch = 0
-        """Batches yielded in the epoch under way or last ended."""
+        """Batches yielded in the current epoch."""
+        self.current = 0
+        """The epoch that `next()` was called for last."""
         self.cost = SampleCost()
         """Sample times of the last epoch that ended."""
         self.slowest: list[tuple[str, int]] = []
@@ -76,7 +80,7 @@ class Ledger:
         """The number of the epoch that starts now, or goes on with that batch."""
         self.epochs += 1
         self.failed = False
-        number = self.epochs - 1
+        number = self.current = self.epochs - 1
         self.batch = first_batch
         self.epoch_times = self.times.copy(time.monotonic_ns())
         self.emit(EpochEvent(time.time(), "started", number))
@@ -85,6 +89,7 @@ class Ledger:
     def enter(self, epoch: int) -> None:
         """`next()` of an epoch is called. There may be several under way, one within the other, say."""
         self._under_way.add(epoch)
+        self.current = epoch
         self.times.enter(time.monotonic_ns())
 
     def leave(self, epoch: int) -> None:
@@ -97,17 +102,24 @@ class Ledger:
             else:
                 self.times.stop(now)
 
+    def under_way(self) -> bool:
+        """Does somebody iterate over an epoch?"""
+        return bool(self._under_way)
+
     def end_epoch(
         self, number: int, what: Literal["ended", "abandoned", "failed"], batches: int, reason: str = ""
     ) -> None:
         self.failed = what == "failed"
+        if number == self.current:
+            self.batch = batches
+            if what == "abandoned" and self._under_way:  # somebody only had a look, in the midst of another epoch
+                self.current = max(self._under_way)
         self.emit(EpochEvent(time.time(), what, number, batches, reason[:16384]))
 
     def add(self, epoch: int, batch: int, indices: Any, seed: int, samples: int, nbytes: int) -> None:
         """A batch was yielded."""
         self.digest.add(epoch, batch, indices, seed)
         self.batches += 1
-        self.batch += 1
         self.samples += samples
         self.bytes += nbytes
 
@@ -127,8 +139,9 @@ class Ledger:
     def emit(self, event: Event) -> None:
         self._events.append(event)
         if len(self._events) > MOST_EVENTS:
-            self._events.popleft()
-            self.dropped += 1
+            with contextlib.suppress(IndexError):  # they were taken just now
+                self._events.popleft()
+                self.dropped += 1
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, oldest first."""

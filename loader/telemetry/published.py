@@ -7,13 +7,13 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch.multiprocessing
 
 from .. import sampling
 from ..budget import memory_limits
 from ..control import Ticket
 from ..protocol import Command, Config, Event, Outcome, Snapshot
+from . import snapshots
 
 if TYPE_CHECKING:
     from ..dataloader import DataLoader
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 class PublishedLoader:
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.name = loader.name
-        self.started = time.time()
+        self.started = loader.ledger.made
         self._loader = weakref.ref(loader)
         self._ledger = loader.ledger
         self._config = _config(loader)
         self._last: Snapshot | None = None
-        self._ledger.spans.watch(time.monotonic_ns())
 
     @property
     def gone(self) -> bool:
@@ -40,8 +39,7 @@ class PublishedLoader:
     def snapshot(self, seq: int) -> Snapshot:
         loader = self._loader()
         if loader is None:
-            last = self._last or Snapshot(seq, time.time(), "closed")
-            return msgspec.structs.replace(last, seq=seq, at=time.time(), state="closed", workers=[])
+            return snapshots.last(seq, self._ledger, self._last)
         self._last = loader.stats(seq)
         return self._last
 
@@ -82,25 +80,25 @@ class PublishedLoader:
 
 
 def _config(loader: DataLoader[Any]) -> Config:
+    # What torch takes for a number or a truth value, msgspec may not: it encodes no subclass of int, say.
     context = loader.multiprocessing_context or torch.multiprocessing.get_context()
     sampler = "" if loader.is_iterable else sampling.kind_of(loader._index_sampler)
     return Config(
         dataset=type(loader.dataset).__qualname__[:256],
         style="iterable" if loader.is_iterable else "map",
         dataset_length=sampling.length_of(loader.dataset),
-        batch_size=loader.batch_size,
+        batch_size=None if loader.batch_size is None else int(loader.batch_size),
         sampler=sampler[:256],
-        num_workers=loader.num_workers,
+        num_workers=int(loader.num_workers),
         max_workers=loader.max_workers,
         start_method=context.get_start_method() or "",
-        pin_memory=loader.pin_memory,
-        persistent_workers=loader.persistent_workers,
-        in_order=loader.in_order,
-        # msgspec encodes no subclass of int, and one that nobody gave is such (`Assumed`).
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+        in_order=bool(loader.in_order),
         prefetch_factor=None if loader.prefetch_factor is None else int(loader.prefetch_factor),
         timeout=float(loader.timeout),
         memory_budget=memory_limits(loader.memory_budget)[0],
-        control=loader.allow_control,
+        control=bool(loader.allow_control),
     )
 
 

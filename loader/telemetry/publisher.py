@@ -119,7 +119,12 @@ class Publisher:
         self._ear.setblocking(False)
         _active.add(self)
         self._thread = threading.Thread(target=self._run, name=f"penstock-publisher-{self.identity.name}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # there may be no more threads
+            self._thread = None
+            self._leave()
+            raise
 
     def wake(self) -> None:
         """Look for events soon. Cheap, and may be called from any thread."""

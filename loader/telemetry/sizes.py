@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+import numpy as np
 import torch
 
-MOST_PARTS = 64
-"""Tensors of one batch that are measured; a batch of more parts is measured by these."""
+MOST_PARTS = 1024
+"""Parts of one batch that are looked at: what is behind them is not counted."""
 
 
 def measure(batch: Any) -> tuple[int, int]:
-    """Samples, as the length of the first tensor says (0: there is none), and bytes of all tensors."""
+    """Samples, as the length of the first tensor says (0: there is none), and bytes of all tensors and arrays."""
     samples, size, parts = 0, 0, deque([batch])
     try:
         for _ in range(MOST_PARTS):
@@ -22,6 +23,8 @@ def measure(batch: Any) -> tuple[int, int]:
             if isinstance(part, torch.Tensor):
                 size += part.nbytes
                 samples = samples or (part.shape[0] if part.ndim else 1)
+            elif isinstance(part, np.ndarray):
+                size += part.nbytes
             elif isinstance(part, dict):
                 parts.extend(part.values())
             elif isinstance(part, list | tuple):

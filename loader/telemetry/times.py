@@ -2,7 +2,8 @@
 
 The iterating thread says when it enters `next()`, when it waits there, and when it returns. While it waits, the
 conductor says what for, whenever that changes. A change is one append to a deque, folded in by whoever reads, so
-neither thread ever waits for the other.
+neither thread ever waits for the other. A reader takes everything else in one line without a call in it, and so do
+writers change it: the interpreter lock does not change hands there.
 """
 
 from __future__ import annotations
@@ -62,12 +63,14 @@ class TimeAccount:
 
     def leave(self, now: int) -> None:
         """The wait is over. What the conductor says from now on comes too late."""
-        self._fold(self._sums, now)
+        sums = self._totals(now)
+        # Nothing is called in between: another thread sees all of it or nothing.
+        self._sums = sums
         self._waiting = False
-        self._changes.clear()
         if self._last is not None:
             self._last = now
         self._cause = Cause.STARVATION
+        self._changes.clear()
 
     def exit(self, now: int) -> None:
         """`next()` returns."""
@@ -91,19 +94,15 @@ class TimeAccount:
             self._last = now
 
     def _totals(self, now: int) -> list[int]:
-        sums = list(self._sums)
-        self._fold(sums, now)
-        return sums
-
-    def _fold(self, sums: list[int], now: int) -> None:
-        last, cause = self._last, self._cause
+        sums, last, cause, waiting = self._sums[:], self._last, self._cause, self._waiting
         if last is None:
-            return
-        for moment, following in list(self._changes) if self._waiting else ():
+            return sums
+        for moment, following in list(self._changes) if waiting else ():
             moment = min(max(moment, last), now)  # noqa: PLW2901
             sums[cause] += moment - last
             last, cause = moment, following
-        sums[cause] += now - last
+        sums[cause] += max(now - last, 0)
+        return sums
 
 
 def _as_times(sums: list[int]) -> Times:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,7 +28,6 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..protocol import (
     Command,
     Config,
-    EpochEvent,
     Event,
     LoaderState,
     Outcome,
@@ -36,20 +36,17 @@ from ..protocol import (
     Snapshot,
     Stall,
     Stalls,
-    Times,
     Worker,
-    WorkerEvent,
 )
-from ..sampling import length_of
+from ..sampling import length_of, told_length
+from .ledger import Ledger
 from .sizes import measure
 from .snapshots import Usage
 from .stalls import SHORT
-from .times import Cause, TimeAccount
+from .times import Cause
 
 if TYPE_CHECKING:
     from .watching import WatchedEpoch
-
-MOST_EVENTS = 4096
 
 
 class Tasks(dict[int, Any]):
@@ -57,19 +54,19 @@ class Tasks(dict[int, Any]):
     `(worker,)` for a task and `(worker, batch)` for one that waits for an earlier one.
     """
 
-    def __init__(self, tasks: dict[int, Any], on_aside: Callable[[], None]) -> None:
+    def __init__(self, tasks: dict[int, Any], on_aside: Callable[[Tasks], None]) -> None:
         super().__init__(tasks)
         self.aside = 0
         """Batches put aside: the reorder buffer."""
-        self.yielded: dict[int, int] = {}
-        """Worker → batches that came from it."""
+        self.last = -1
+        """The worker whose task was taken off the table last."""
         self._on_aside = on_aside
 
     def __setitem__(self, task: int, entry: Any) -> None:
         super().__setitem__(task, entry)
         if len(entry) == 2:
             self.aside += 1
-            self._on_aside()
+            self._on_aside(self)
 
     def __delitem__(self, task: int) -> None:
         self.pop(task)
@@ -78,7 +75,7 @@ class Tasks(dict[int, Any]):
         entry = super().pop(task, *default)
         if isinstance(entry, tuple) and entry:
             self.aside -= len(entry) == 2
-            self.yielded[entry[0]] = self.yielded.get(entry[0], 0) + 1
+            self.last = entry[0]
         return entry
 
 
@@ -92,182 +89,173 @@ class TorchSource:
         self._config = _config(loader)
         self._batched = loader.batch_sampler is not None
         self._loader: weakref.ref[Any] = weakref.ref(loader, self._check_gone)
-        self._current: weakref.ref[WatchedEpoch] | None = None
-        self._iterator: weakref.ref[Any] | None = None
-        """The one with workers."""
-        self._tasks: Tasks | None = None
-        self._workers: dict[int, tuple[int, bool]] = {}
-        """Worker → pid, whether it was alive when last looked at."""
+        self._epochs: dict[int, weakref.ref[WatchedEpoch]] = {}
+        """Those that somebody has. Not changed but replaced: others read it without a lock."""
+        self._ledger = Ledger()
         self._usage = Usage()
-        self._times = TimeAccount()
-        self._before = self._times.copy(time.monotonic_ns())
-        self._state: LoaderState = "idle"
-        self._length: int | None = None
-        self._epoch = -1
-        self._batch = 0
-        self._batches = 0
-        self._samples = 0
-        self._bytes = 0
-        self._stalls = 0
-        self._stall_ns = 0
+        self._looking = threading.Lock()
+        self._workers: dict[int, int] = {}
+        """pid → number of workers that were alive when last looked at."""
+        self._yielded: Counter[int] = Counter()
+        """pid → batches that came from it."""
         self._stall: tuple[int, int, int, int] | None = None
         """Of the stall under way: when it began (ns), batch, worker, batches held back."""
-        self._events: deque[Event] = deque()
-        self._dropped = 0
 
     # -- in the training thread -----------------------------------------------------------------------------
 
-    def begin(self, epoch: WatchedEpoch, iterator: Any, length: int | None) -> int:
-        """An epoch begins; returns its number."""
-        self._current = weakref.ref(epoch, self._check_gone)
-        self._iterator = None
-        self._before = self._times.copy(time.monotonic_ns())
-        self._epoch += 1
-        self._batch = 0
-        self._length = length
-        self._stall = None
-        self._tasks = None
+    def begin(self, epoch: WatchedEpoch, iterator: Any) -> tuple[int, Tasks | None]:
+        """An epoch begins; returns its number, and the table of its tasks if it has workers."""
+        number = self._ledger.next_epoch()
+        tasks = None
         if isinstance(iterator, _MultiProcessingDataLoaderIter):
-            self._iterator = weakref.ref(iterator)
-            self._tasks = iterator._task_info = Tasks(iterator._task_info, self._put_aside)
-            self._count_workers(iterator)
-        self._state = "running"
-        self._happened(EpochEvent(time.time(), "started", self._epoch))
-        return self._epoch
-
-    def enter(self) -> None:
-        """Training asks for a batch."""
-        now = time.monotonic_ns()
-        self._times.enter(now)
-        self._times.wait(now, Cause.STARVATION if self._batch else Cause.STARTUP)
-        if self._tasks is not None and self._tasks.aside:
-            self._put_aside()
-
-    def leave(self, batch: Any) -> None:
-        """Training gets it."""
-        now = time.monotonic_ns()
-        self._times.leave(now)
-        self._state = "running"  # again, where training has caught the error of a batch
-        if self._stall is not None:
-            self._end_stall(now)
-        self._batch += 1
-        self._batches += 1
-        samples, size = measure(batch)
-        self._samples += (samples or self._config.batch_size or 1) if self._batched else 1
-        self._bytes += size
-        self._times.exit(time.monotonic_ns())
-
-    def end(self, epoch: int, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:
-        """An epoch is over; only the first call counts."""
-        if epoch != self._epoch or self._state != "running":
-            return
-        now = time.monotonic_ns()
-        self._times.leave(now)
-        self._times.stop(now)
+            tasks = iterator._task_info = Tasks(iterator._task_info, self._put_aside)
+            with self._looking:
+                for place, worker in enumerate(iterator._workers):
+                    if worker.pid and worker.pid not in self._workers:
+                        self._workers[worker.pid] = place
+                        self._ledger.worker("born", place, worker.pid)
         self._stall = None
-        iterator = None if self._iterator is None else self._iterator()
-        if iterator is not None and what != "ended":
-            for number in range(len(iterator._workers)):  # before torch clears away what tells why it failed
-                self._lives(number, iterator)
-        self._state = "failed" if what == "failed" else "finished"
-        self._happened(EpochEvent(time.time(), what, epoch, self._batch, reason[:16384]))
+        living = {n: each for n, each in self._epochs.items() if each() is not None}
+        self._epochs = {**living, number: weakref.ref(epoch, self._check_gone)}
+        return number, tasks
 
-    def _put_aside(self) -> None:
+    def enter(self, epoch: WatchedEpoch) -> None:
+        """Training asks for a batch."""
+        self._ledger.enter(epoch.number)
+        self._ledger.times.wait(time.monotonic_ns(), Cause.STARVATION if epoch.batches else Cause.STARTUP)
+        if epoch.tasks is not None and epoch.tasks.aside:
+            self._put_aside(epoch.tasks)
+
+    def leave(self, epoch: WatchedEpoch, batch: Any) -> None:
+        """Training gets it."""
+        ledger, now = self._ledger, time.monotonic_ns()
+        ledger.times.leave(now)
+        ledger.failed = False  # any more, where training has caught the error of a batch
+        if self._stall is not None:
+            self._end_stall(now, epoch)
+        samples, size = measure(batch)
+        ledger.batches += 1
+        ledger.samples += (samples or self._config.batch_size or 1) if self._batched else 1
+        ledger.bytes += size
+        if epoch.tasks is not None and 0 <= epoch.tasks.last < len(epoch.iterator._workers):
+            self._yielded[epoch.iterator._workers[epoch.tasks.last].pid] += 1
+        ledger.times.exit(time.monotonic_ns())
+
+    def fail(self, epoch: WatchedEpoch, reason: str) -> None:
+        """Training gets an error. It may catch it and go on."""
+        now = time.monotonic_ns()
+        self._ledger.times.leave(now)
+        self._ledger.times.exit(now)
+        self._stall = None
+        if epoch.tasks is not None:
+            self._look_at_workers(epoch.iterator)  # before torch clears away what tells why it failed
+        self._ledger.end_epoch(epoch.number, "failed", epoch.batches, reason)
+
+    def end(self, epoch: WatchedEpoch, what: Literal["ended", "abandoned"]) -> None:
+        """An epoch is over."""
+        failed = self._ledger.failed
+        self._stall = None
+        if what == "ended":
+            self._ledger.times.leave(time.monotonic_ns())
+        self._ledger.leave(epoch.number)
+        if epoch.tasks is not None and what == "abandoned":
+            self._look_at_workers(epoch.iterator)
+        if not (failed and what == "abandoned"):  # of that was told
+            self._ledger.end_epoch(epoch.number, what, epoch.batches)
+
+    def _put_aside(self, tasks: Tasks) -> None:
         """A batch is finished but must wait; if training waits for an earlier one, that is a reorder stall."""
-        iterator = None if self._iterator is None else self._iterator()
-        tasks = self._tasks
-        if iterator is None or tasks is None:
+        epoch = self._current()
+        if epoch is None or epoch.tasks is not tasks:
             return
-        entry = tasks.get(iterator._rcvd_idx, ())
+        entry = tasks.get(epoch.iterator._rcvd_idx, ())
         if len(entry) == 2:
             return  # the one that training asks for was put aside before: no wait
         now = time.monotonic_ns()
         worker = entry[0] if entry else -1
         if self._stall is None:
-            self._times.change(now, Cause.REORDER_STALL)
-            self._stall = now, self._batch, worker, tasks.aside
+            self._ledger.times.change(now, Cause.REORDER_STALL)
+            self._stall = now, epoch.batches, worker, tasks.aside
         else:
             self._stall = *self._stall[:3], tasks.aside
 
-    def _end_stall(self, now: int) -> None:
+    def _end_stall(self, now: int, epoch: WatchedEpoch) -> None:
         assert self._stall is not None
         began, batch, worker, held_back = self._stall
         self._stall = None
-        self._stalls += 1
-        self._stall_ns += now - began
+        self._ledger.stalls += 1
+        self._ledger.stall_ns += now - began
         if now - began >= SHORT:
             at = time.time() - (now - began) * 1e-9
-            self._happened(Stall(at, (now - began) // 1000, held_back, self._epoch, batch, worker))
-
-    def _count_workers(self, iterator: Any) -> None:
-        pids = {number: worker.pid or 0 for number, worker in enumerate(iterator._workers)}
-        for number, (pid, alive) in self._workers.items():
-            if alive and pids.get(number) != pid:
-                self._happened(WorkerEvent(time.time(), "retired", number, pid))
-        for number, pid in pids.items():
-            if self._workers.get(number, (0,))[0] != pid:
-                self._happened(WorkerEvent(time.time(), "born", number, pid))
-        self._workers = {number: (pid, True) for number, pid in pids.items()}
+            self._ledger.emit(Stall(at, (now - began) // 1000, held_back, epoch.number, batch, worker))
 
     # -- in any thread --------------------------------------------------------------------------------------
 
-    def _happened(self, event: Event) -> None:
-        self._events.append(event)
-        if len(self._events) > MOST_EVENTS:
-            self._events.popleft()
-            self._dropped += 1
+    def _current(self) -> WatchedEpoch | None:
+        """The epoch that training asked for a batch of last."""
+        reference = self._epochs.get(self._ledger.current)
+        return None if reference is None else reference()
 
     def _check_gone(self, _reference: object = None) -> None:
-        current = None if self._current is None else self._current()
-        self.gone = self._loader() is None and current is None
+        self.gone = self._loader() is None and not any(epoch() is not None for epoch in self._epochs.values())
 
     def config(self) -> Config:
         return self._config
 
     def take_events(self) -> list[Event]:
-        return [self._events.popleft() for _ in range(len(self._events))]
+        return self._ledger.take_events()
 
     def apply(self, command: Command, answer: Callable[[Outcome], None]) -> None:
         answer(Outcome(command.id, "rejected", time.time(), reason="a torch DataLoader cannot be controlled"))
 
     def snapshot(self, seq: int) -> Snapshot:
-        iterator = None if self._iterator is None else self._iterator()
+        epoch, ledger = self._current(), self._ledger
         queues, workers = Queues(), list[Worker]()
-        if iterator is not None:
-            with contextlib.suppress(AttributeError):  # a torch whose insides are different: less is seen
-                queues, workers = self._inside(iterator)
+        with contextlib.suppress(AttributeError):  # a torch whose insides are different: less is seen
+            if epoch is not None and epoch.tasks is not None:
+                queues, workers = self._inside(epoch.iterator, epoch.tasks)
+            elif self._workers:
+                self._look_at_workers(None)
         now = time.monotonic_ns()
-        times: Times = self._times.times(now)
         return Snapshot(
             seq,
             time.time(),
-            "closed" if self.gone else self._state,
-            epoch=max(self._epoch, 0),
-            batch=self._batch,
-            length=self._length,
-            batches=self._batches,
-            samples=self._samples,
-            bytes=self._bytes,
+            self._state(),
+            epoch=ledger.current,
+            batch=ledger.batch if epoch is None or epoch.ended else epoch.batches,
+            length=None if epoch is None else epoch.length,
+            batches=ledger.batches,
+            samples=ledger.samples,
+            bytes=ledger.bytes,
             target=self._config.num_workers,
             queues=queues,
-            times=times,
-            epoch_times=self._times.since(self._before, now),
-            stalls=Stalls(self._stalls, self._stall_ns // 1000),
+            times=ledger.times.times(now),
+            epoch_times=ledger.times.since(ledger.epoch_times, now),
+            stalls=Stalls(ledger.stalls, ledger.stall_ns // 1000),
             pin=PinStage("accelerator" if self._config.pin_memory and torch.accelerator.is_available() else "off"),
             workers=workers,
-            dropped=self._dropped,
+            dropped=ledger.dropped,
         )
 
-    def _inside(self, iterator: Any) -> tuple[Queues, list[Worker]]:
+    def _state(self) -> LoaderState:
+        if self.gone:
+            return "closed"
+        if self._ledger.failed:
+            return "failed"
+        if self._ledger.under_way():
+            return "running"
+        return "finished" if self._ledger.epochs else "idle"
+
+    def _inside(self, iterator: Any, tasks: Tasks) -> tuple[Queues, list[Worker]]:
         """Queues and workers. Torch changes these in the training thread meanwhile: each number is right, but not all
         are of the same moment.
         """
-        tasks = self._tasks
-        aside = 0 if tasks is None else tasks.aside
+        aside = tasks.aside
         unread = _size(iterator._worker_result_queue)
         unpinned, ready = (unread, _size(iterator._data_queue)) if iterator._pin_memory else (0, unread)
         unfinished = max(iterator._tasks_outstanding - unpinned - ready, 0)
-        workers = [self._worker(number, iterator, unfinished) for number in range(len(iterator._workers))]
+        alive = self._look_at_workers(iterator)
+        workers = [self._worker(number, iterator, unfinished, alive[number]) for number in range(len(alive))]
         queues = Queues(
             index=sum(worker.index_queue for worker in workers),
             in_flight=iterator._tasks_outstanding + aside,
@@ -278,44 +266,45 @@ class TorchSource:
         )
         return queues, workers
 
-    def _worker(self, number: int, iterator: Any, unfinished: int) -> Worker:
+    def _worker(self, number: int, iterator: Any, unfinished: int, alive: bool) -> Worker:
         pid = iterator._workers[number].pid or 0
-        alive = self._lives(number, iterator)
         mine = min(iterator._workers_num_tasks[number], unfinished)
         resident, processor = self._usage.of(pid) if alive else (0, 0)
-        yielded = 0 if self._tasks is None else self._tasks.yielded.get(number, 0)
         return Worker(
             number,
             pid,
             ("fetching" if mine else "idle") if alive else "dead",
             index_queue=max(mine - 1, 0),
-            batches=yielded,
+            batches=self._yielded[pid],
             rss=resident,
             cpu_ms=processor,
         )
 
-    def _lives(self, number: int, iterator: Any) -> bool:
-        """Whether a worker is alive; if it is not any more, that is told once."""
-        pid, alive = self._workers.get(number, (0, False))
-        status = _exit_status(iterator._workers[number]) if alive else 0
-        if status is None or not alive:
-            return alive
-        self._workers[number] = pid, False
-        if iterator._shutdown or self._state != "running" or status == 0:
-            self._happened(WorkerEvent(time.time(), "retired", number, pid))
-        else:
-            name = signal.Signals(-status).name if status < 0 else ""
-            self._happened(WorkerEvent(time.time(), "died", number, pid, status, name))
-        return False
+    def _look_at_workers(self, iterator: Any) -> list[bool]:
+        """Which of an iterator's workers are alive. Those who have gone, be it another's, are told of once."""
+        processes = {} if iterator is None else {process.pid: process for process in iterator._workers}
+        with self._looking:
+            for pid, number in list(self._workers.items()):
+                process = processes.get(pid)
+                status = _exit_status(pid, process)
+                if status is None:
+                    continue
+                del self._workers[pid], self._yielded[pid]
+                if process is None or iterator._shutdown or status == 0:
+                    self._ledger.worker("retired", number, pid)
+                else:
+                    name = signal.Signals(-status).name if status < 0 else ""
+                    self._ledger.worker("died", number, pid, status, name)
+            return [pid in self._workers for pid in processes]
 
 
-def _exit_status(process: Any) -> int | None:
+def _exit_status(pid: int, process: Any) -> int | None:
     """None while a process lives; else its status as in `multiprocessing`, learned without waiting for it."""
     try:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         # Torch has waited for it, or is about to note what it learned; or there is no /proc.
-        status: int | None = getattr(process._popen, "returncode", None)
+        status: int | None = 0 if process is None else getattr(process._popen, "returncode", None)
         return status
     if fields[0] not in "ZX":
         return None
@@ -332,7 +321,7 @@ def _size(queue: Any) -> int:
 
 def length_of_epoch(loader: Any) -> int | None:
     """In batches. Not asked of iterable-style loaders: torch remembers the question, and warns later."""
-    return None if isinstance(loader.dataset, IterableDataset) else length_of(loader)
+    return None if isinstance(loader.dataset, IterableDataset) else told_length(loader._index_sampler)
 
 
 def _config(loader: torch.utils.data.DataLoader[Any]) -> Config:

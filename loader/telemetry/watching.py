@@ -109,32 +109,43 @@ class WatchedEpoch:
 
     def __init__(self, source: TorchSource, iterator: Iterator[Any], length: int | None) -> None:
         self._source = source
-        self._iterator = iterator
-        self._epoch = source.begin(self, iterator, length)
+        self.iterator: Any = iterator
+        self.length = length
+        """Batches, where known."""
+        self.batches = 0
+        """Batches so far."""
+        self.ended = False
+        self.number, self.tasks = source.begin(self, iterator)
 
     def __iter__(self) -> WatchedEpoch:
         return self
 
     def __next__(self) -> Any:
         source = self._source
-        source.enter()
+        if self.ended:
+            return next(self.iterator)
+        source.enter(self)
         try:
-            batch = next(self._iterator)
+            batch = next(self.iterator)
         except StopIteration:
-            source.end(self._epoch, "ended")
+            self.ended = True
+            source.end(self, "ended")
             raise
         except BaseException as error:
-            source.end(self._epoch, "failed", f"{type(error).__name__}: {error}")
+            source.fail(self, f"{type(error).__name__}: {error}")
             raise
-        source.leave(batch)
+        source.leave(self, batch)
+        self.batches += 1
         return batch
 
     def __len__(self) -> int:
-        return len(self._iterator)  # type: ignore[arg-type]
+        return len(self.iterator)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)
+        if name == "iterator":
+            raise AttributeError(name)  # a copy that is being made has none yet
+        return getattr(self.iterator, name)
 
     def __del__(self) -> None:
-        if "_epoch" in self.__dict__:
-            self._source.end(self._epoch, "abandoned")
+        if "tasks" in self.__dict__ and not self.ended:
+            self._source.end(self, "abandoned")
