@@ -54,7 +54,8 @@ def loader_id(run: str, rank: int, name: str) -> str:
 
 
 LoaderState = Literal["idle", "running", "paused", "finished", "failed", "closed"]
-"""What the loader says of itself. idle: no epoch under way. finished: the last epoch ended."""
+"""What the loader says of itself. idle: no epoch has begun. running: one is under way. paused: held by a command.
+finished: the last epoch ended, or was left early. failed: it ended with an error. closed: `close()` was called."""
 
 Presence = Literal["connected", "stale", "lost", "finished"]
 """What the backend says of the connection. stale: silent for 3 intervals. lost: silent for long, no goodbye."""
@@ -121,11 +122,13 @@ class Worker(Struct, frozen=True, array_like=True):
     id: Count
     """Its number in the pool, from 0."""
     pid: Count
+    """Its process id; 0: it is still to be born."""
     state: WorkerState
     state_ms: Count = 0
     """Time in this state."""
     batch: int = -1
-    """Batch index it works at, or worked at last; -1: none yet."""
+    """Batch index it works at, or worked at last; -1: none yet. For an iterable-style dataset, the number within the
+    shard."""
     index_queue: Count = 0
     """Tasks handed to it and not started."""
     batches: Count = 0
@@ -158,15 +161,21 @@ class PinStage(Struct, frozen=True, array_like=True):
 
 
 class SampleCost(Struct, frozen=True, array_like=True):
-    """How long single samples took to fetch, this epoch. Quantiles are right to within 12 %."""
+    """How long single samples took to fetch, this epoch. Quantiles are right to within 12 %.
+
+    Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts
+    with the mean of its batch.
+    """
 
     count: Count = 0
+    """Samples that were timed."""
     p50_us: Count = 0
     p95_us: Count = 0
     p99_us: Count = 0
     max_us: Count = 0
+    """The slowest one's time."""
     max_index: Text = ""
-    """The slowest sample's index, as the sampler gave it."""
+    """Its index, as the sampler gave it, or its number in its shard; empty where only a batch's mean is known."""
 
 
 class Stalls(Struct, frozen=True, array_like=True):
@@ -232,14 +241,20 @@ class Span(Struct, frozen=True, array_like=True):
     """The life of one batch. Moments are microseconds after `Spans.base`; -1: it did not happen (yet)."""
 
     worker: Count
+    """The worker that made it; 0 if training did."""
     epoch: Count
     batch: Count
+    """Batch index; for an iterable-style dataset with workers, its number within its shard."""
     start_us: int
     """The worker took the task up."""
     fetched_us: int
+    """All samples were there."""
     collated_us: int
+    """The batch was made of them."""
     sent_us: int
+    """It was in its slot or message, or had failed."""
     yielded_us: int
+    """Training got it."""
 
 
 class Spans(Struct, frozen=True, tag="spans", tag_field="kind"):
@@ -250,6 +265,9 @@ class Spans(Struct, frozen=True, tag="spans", tag_field="kind"):
     """Unix time of 0 µs."""
     spans: Annotated[list[Span], Meta(max_length=4096)]
     stride: Count = 1
+    """Of the batches, by their number, one of so many is told."""
+    late: Annotated[list[Span], Meta(max_length=4096)] = field(default_factory=list)
+    """Batches that were told before they were yielded, once more, now that they are."""
 
 
 class Stall(Struct, frozen=True, tag="stall", tag_field="kind"):
@@ -267,8 +285,9 @@ class Stall(Struct, frozen=True, tag="stall", tag_field="kind"):
     worker: int = -1
     """The worker that had it; -1: none had it yet."""
     slowest_index: Text = ""
-    """The slowest sample of that batch."""
+    """The slowest sample of that batch; empty where that is not known."""
     slowest_us: Count = 0
+    """Its time, or a sample's on average."""
     stack: LongText = ""
     """The worker's Python stack, taken once while the stall lasted; empty if it was short."""
 
@@ -283,7 +302,7 @@ class WorkerEvent(Struct, frozen=True, tag="worker", tag_field="kind"):
     signal: Text = ""
     """The signal's name, if one ended it."""
     batch: int = -1
-    """The batch it was working at; -1: none."""
+    """The batch it was working at, as in `Worker.batch`; -1: none."""
     retried: bool = False
     """Its unfinished tasks went to others."""
 
@@ -398,6 +417,7 @@ class Config(Struct, frozen=True):
     in_order: bool = True
     prefetch_factor: Count | None = None
     timeout: float = 0.0
+    """Seconds; 0: none."""
     memory_budget: Count = 0
     control: bool = True
     """False: this loader takes no commands."""

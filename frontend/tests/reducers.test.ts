@@ -53,7 +53,7 @@ describe("events", () => {
   const events = (list: readonly NotableEvent[]) => list.map(({ id }) => id);
 
   it("are merged by id, each once, in order, without spans", () => {
-    const spans: Event = { kind: "spans", at: 1, base: 1, spans: [], stride: 1 };
+    const spans: Event = { kind: "spans", at: 1, base: 1, spans: [], stride: 1, late: [] };
     let have = merged([], [stored(4, stall()), stored(5, spans), stored(6, stall())]);
     have = merged(have, [stored(2, stall()), stored(4, stall()), stored(7, stall())]);
     expect(events(have)).toEqual([2, 4, 6, 7]);

@@ -27,7 +27,7 @@ How everything ends, whatever ends it:
 
 from __future__ import annotations
 
-import _thread
+import signal
 import threading
 import time
 from collections import deque
@@ -185,7 +185,7 @@ class Conductor(threading.Thread):
                 finally:
                     self.over.set()
                     if self.passes_on_interrupt:
-                        _thread.interrupt_main()
+                        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _step(self) -> None:
         for sender in self._crew.wait(self._patience()):
@@ -428,6 +428,9 @@ class Conductor(threading.Thread):
             began = time.monotonic()
             while (left := began + self._grace(began) - time.monotonic()) > 0 and self._crew.see_off(left * 1000):
                 pass
+            for worker in self.roster:
+                if worker.pid:
+                    self.observer.ledger.worker("retired", worker.id, worker.pid)
         finally:
             self.dismissed.set()
         self._crew.end()

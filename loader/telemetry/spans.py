@@ -2,7 +2,8 @@
 
 While somebody watches, the conductor adds one row to a ring for every `stride`-th batch that a worker has sent, the
 iterating thread notes in it when the batch is yielded, and the publisher takes the rows. A batch that is ready long
-before training wants it is told before that moment: the timeline shows what workers do now. The stride is 1 up to
+before training wants it is told before that moment, since the timeline shows what workers do now, and once more when it
+is yielded. The stride is 1 up to
 `RATE` batches a second and a power of two beyond, so that which batches are shown depends on their number and not on
 how long they took, and a fast loader does not pay for pictures that nobody could look at.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from ..pool.signals import emptied
 from ..protocol import Span, Spans
 
 RATE = 250
@@ -34,6 +36,7 @@ class _Row:
     collated: int
     sent: int
     yielded: int = -1
+    taken: bool = False
 
     def told(self, first: int) -> Span:
         """With moments in µs after `first`."""
@@ -54,8 +57,10 @@ class SpanRing:
         self.stride = 0
         """Batches with a multiple of it as their number are wanted. 0: nobody looks."""
         self._ring: deque[_Row] = deque(maxlen=RING)
-        self._untold: dict[Key, _Row] = {}
-        """Rows of the ring, until they are yielded or taken."""
+        self._unyielded: dict[Key, _Row] = {}
+        """The newest rows that were not yielded yet, be they in the ring or taken."""
+        self._late: deque[_Row] = deque(maxlen=RING)
+        """Rows that were yielded after they had been taken."""
         self.lost = 0
         """Spans that nobody took in time."""
         self._judged = 0
@@ -73,30 +78,32 @@ class SpanRing:
         """A batch has arrived. Moments are ns of the monotonic clock; -1: not come to."""
         if len(self._ring) == RING:
             self.lost += 1
-            self._untold.pop(self._ring[0].key, None)
+            self._unyielded.pop(self._ring[0].key, None)
+        if len(self._unyielded) == RING:
+            self._unyielded.pop(next(iter(self._unyielded)), None)
         row = _Row(key, worker, start, fetched, collated, sent)
-        self._untold[key] = row  # before the publisher can take it off again
+        self._unyielded[key] = row
         self._ring.append(row)
 
     def yielded(self, key: Key, now: int) -> None:
-        row = self._untold.pop(key, None)
+        row = self._unyielded.pop(key, None)
         if row is not None:
             row.yielded = now
+            if row.taken:  # looked at after it was noted, as `take` does it the other way round: one of them sees it
+                self._late.append(row)
 
     def take(self, now: int, wall: float) -> Spans | None:
         """What was added since the last call. The same moment by the monotonic clock, ns, and in Unix time."""
-        rows = []
-        while self._ring:
-            row = self._ring.popleft()
-            self._untold.pop(row.key, None)
-            rows.append(row)
+        late, rows = emptied(self._late), emptied(self._ring)
         stride = self._choose_stride(len(rows), now)
         chosen = [row for row in rows if row.key[2] % stride == 0]
-        if not chosen:
+        for row in chosen:
+            row.taken = True
+        if not chosen and not late:
             return None
-        first = min(row.start for row in chosen)
-        spans = [row.told(first) for row in chosen]
-        return Spans(wall, wall - (now - first) / 1e9, spans, stride)
+        first = min(row.start for row in (*chosen, *late))
+        base = wall - (now - first) / 1e9
+        return Spans(wall, base, [row.told(first) for row in chosen], stride, [row.told(first) for row in late])
 
     def _choose_stride(self, count: int, now: int) -> int:
         """The stride that these rows have, which also those to come are thinned to."""

@@ -97,11 +97,12 @@ class TimeAccount:
         sums, last, cause, waiting = self._sums[:], self._last, self._cause, self._waiting
         if last is None:
             return sums
+        now = max(now, last)  # it may have been looked up before
         for moment, following in list(self._changes) if waiting else ():
             moment = min(max(moment, last), now)  # noqa: PLW2901
             sums[cause] += moment - last
             last, cause = moment, following
-        sums[cause] += max(now - last, 0)
+        sums[cause] += now - last
         return sums
 
 

@@ -107,6 +107,7 @@ class TorchSource:
         """An epoch begins; returns its number, and the table of its tasks if it has workers."""
         number = self._ledger.next_epoch()
         tasks = None
+        self._yielded = Counter({pid: count for pid, count in self._yielded.items() if pid in self._workers})
         if isinstance(iterator, _MultiProcessingDataLoaderIter):
             tasks = iterator._task_info = Tasks(iterator._task_info, self._put_aside)
             with self._looking:
@@ -289,7 +290,7 @@ class TorchSource:
                 status = _exit_status(pid, process)
                 if status is None:
                     continue
-                del self._workers[pid], self._yielded[pid]
+                del self._workers[pid]
                 if process is None or iterator._shutdown or status == 0:
                     self._ledger.worker("retired", number, pid)
                 else:

@@ -32,6 +32,7 @@ export interface Config {
   persistent_workers: boolean;
   in_order: boolean;
   prefetch_factor: number | null;
+  /** Seconds; 0: none. */
   timeout: number;
   memory_budget: number;
   /** False: this loader takes no commands. */
@@ -282,14 +283,16 @@ export function decodePinStage(wire: PinStageWire): PinStage {
   };
 }
 
-/** How long single samples took to fetch, this epoch. Quantiles are right to within 12 %. */
+/** How long single samples took to fetch, this epoch. Quantiles are right to within 12 %. Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts with the mean of its batch. */
 export interface SampleCost {
+  /** Samples that were timed. */
   count: number;
   p50_us: number;
   p95_us: number;
   p99_us: number;
+  /** The slowest one's time. */
   max_us: number;
-  /** The slowest sample's index, as the sampler gave it. */
+  /** Its index, as the sampler gave it, or its number in its shard; empty where only a batch's mean is known. */
   max_index: string;
 }
 
@@ -326,11 +329,12 @@ export function decodeSampleCost(wire: SampleCostWire): SampleCost {
 export interface Worker {
   /** Its number in the pool, from 0. */
   id: number;
+  /** Its process id; 0: it is still to be born. */
   pid: number;
   state: "collating" | "dead" | "fetching" | "idle" | "paused" | "retiring" | "sending" | "starting";
   /** Time in this state. */
   state_ms: number;
-  /** Batch index it works at, or worked at last; -1: none yet. */
+  /** Batch index it works at, or worked at last; -1: none yet. For an iterable-style dataset, the number within the shard. */
   batch: number;
   /** Tasks handed to it and not started. */
   index_queue: number;
@@ -417,30 +421,41 @@ export interface Spans {
   /** Unix time of 0 µs. */
   base: number;
   spans: Span[];
+  /** Of the batches, by their number, one of so many is told. */
   stride: number;
+  /** Batches that were told before they were yielded, once more, now that they are. */
+  late: Span[];
 }
 
-export interface SpansWire extends Omit<Spans, "spans"> {
+export interface SpansWire extends Omit<Spans, "spans" | "late"> {
   spans: SpanWire[];
+  late: SpanWire[];
 }
 
 export function decodeSpans(wire: SpansWire): Spans {
   return {
     ...wire,
     spans: (wire.spans ?? []).map(decodeSpan),
+    late: (wire.late ?? []).map(decodeSpan),
   };
 }
 
 /** The life of one batch. Moments are microseconds after `Spans.base`; -1: it did not happen (yet). */
 export interface Span {
+  /** The worker that made it; 0 if training did. */
   worker: number;
   epoch: number;
+  /** Batch index; for an iterable-style dataset with workers, its number within its shard. */
   batch: number;
   /** The worker took the task up. */
   start_us: number;
+  /** All samples were there. */
   fetched_us: number;
+  /** The batch was made of them. */
   collated_us: number;
+  /** It was in its slot or message, or had failed. */
   sent_us: number;
+  /** Training got it. */
   yielded_us: number;
 }
 
@@ -493,8 +508,9 @@ export interface Stall {
   batch: number;
   /** The worker that had it; -1: none had it yet. */
   worker: number;
-  /** The slowest sample of that batch. */
+  /** The slowest sample of that batch; empty where that is not known. */
   slowest_index: string;
+  /** Its time, or a sample's on average. */
   slowest_us: number;
   /** The worker's Python stack, taken once while the stall lasted; empty if it was short. */
   stack: string;
@@ -510,7 +526,7 @@ export interface WorkerEvent {
   exitcode: number;
   /** The signal's name, if one ended it. */
   signal: string;
-  /** The batch it was working at; -1: none. */
+  /** The batch it was working at, as in `Worker.batch`; -1: none. */
   batch: number;
   /** Its unfinished tasks went to others. */
   retried: boolean;

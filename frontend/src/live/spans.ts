@@ -4,6 +4,9 @@ import { Ring } from "./ring";
 /** Batch spans for the timeline. Columns: moments in Unix seconds; NaN where a moment did not come. */
 export const SPAN = { start: 0, fetched: 1, collated: 2, sent: 3, yielded: 4, worker: 5, batch: 6 } as const;
 
+/** Rows among which one is looked for that was yielded late: those of about 16 s. */
+const LOOK_BACK = 4096;
+
 export class SpanLog {
   readonly ring: Ring;
   /** Every `stride`-th batch is reported. */
@@ -34,6 +37,19 @@ export class SpanLog {
       this.#sent.set(span.worker, moment(span.sent_us));
       const end = Math.max(...[row[SPAN.sent], row[SPAN.collated], row[SPAN.fetched]].filter((at) => (at ?? 0) > 0) as number[]);
       if (end - (row[SPAN.start] as number) > this.longest) this.longest = end - (row[SPAN.start] as number);
+    }
+    this.#complete(message);
+  }
+
+  /** Note when batches were yielded that were told before. */
+  #complete(message: Spans): void {
+    for (const span of message.late) {
+      const oldest = Math.max(0, this.ring.length - LOOK_BACK);
+      for (let row = this.ring.length - 1; row >= oldest; row--) {
+        if (this.ring.get(SPAN.batch, row) !== span.batch || this.ring.get(SPAN.worker, row) !== span.worker) continue;
+        this.ring.set(SPAN.yielded, row, this.ring.get(SPAN.sent, row) + (span.yielded_us - span.sent_us) / 1e6);
+        break;
+      }
     }
   }
 

@@ -8,11 +8,12 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
-from loader.fetching import CHEAP, WARY, MapFetcher
+from loader.fetching import CHEAP, WARY, MapFetcher, Pace
 from loader.pool.board import COST_BUCKETS, count_costs
 from loader.telemetry.costs import InlineCosts, SlowestSamples, sketch
 from tests.loader.support import DataLoader, Samples
@@ -256,3 +257,48 @@ def test_loading_inline_they_are_there_during_the_epoch_and_of_that_epoch() -> N
         del iterator
         assert made.stats().cost.count == 3, "an epoch left early is one, too"
         assert made.stats().slowest[0][0] == made.stats().cost.max_index == "1"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("times", [1, 2])
+def test_samples_of_a_subset_are_told_apart(workers: int, times: int) -> None:
+    """Torch's Subset has `__getitems__`, whatever it is a subset of."""
+    dataset: Any = Waits([2.0] * 40 + [150.0] + [2.0] * 40)
+    for _ in range(times):
+        dataset = Subset(dataset, range(len(dataset)))
+    made = DataLoader(Subset(dataset, range(17, 57)), batch_size=8, num_workers=workers, record_samples=1)
+    assert [batch.tolist() for batch in made] == [list(range(first, first + 8)) for first in range(17, 57, 8)]
+    stats = made.stats()
+    assert stats.slowest[0][0] == "23" and stats.slowest[0][1] >= 150_000
+    assert stats.cost.p50_us < 75_000
+    made.close()
+
+
+def test_a_subset_of_a_dataset_that_gives_batches_is_asked_for_batches() -> None:
+    made = DataLoader(Subset(WaitsTogether([1.0] * 24), range(24)), batch_size=8)
+    list(made)
+    assert made.stats().cost.max_index == ""
+    assert MapFetcher(Subset(WaitsTogether([0.0]), [0]), auto_collation=True).at_once
+
+
+class Doubled(Subset[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        return 2 * self.dataset[self.indices[index]]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [3 * self.dataset[self.indices[index]] for index in indices]
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_subset_with_its_own_way_is_read_as_torch_reads_it(batch_size: int | None) -> None:
+    dataset = Doubled(Waits([0.0] * 12), range(12))
+    expected = [each.tolist() if batch_size else each for each in torch.utils.data.DataLoader(dataset, batch_size)]
+    assert [each.tolist() if batch_size else each for each in DataLoader(dataset, batch_size)] == expected
+
+
+def test_the_time_of_a_whole_batch_is_not_a_sample_s() -> None:
+    costs = InlineCosts(0, 256)
+    fetcher = MapFetcher(range(0), auto_collation=True)
+    fetcher.surprise = Pace(False).surprise(256 * 20_000, 256)
+    costs.add_batch(0, -1, range(256), fetcher)
+    assert (costs.sample_cost().max_us, costs.sample_cost().max_index) == (20, "")

@@ -81,7 +81,11 @@ def test_moments_are_told_relative_to_the_first_start() -> None:
         1000, 2000, 3000, 4000, 5000,
     )  # fmt: skip
     assert (second.start_us, second.yielded_us) == (0, -1), "not yet"
-    ring.yielded((2, -1, 1), 9_100_000)  # too late: it was told
+    ring.yielded((2, -1, 1), 9_100_000)
+    later = ring.take(SECOND, 100.0)
+    assert later is not None and later.spans == []
+    (again,) = later.late
+    assert (again.worker, again.batch, again.start_us, again.sent_us, again.yielded_us) == (0, 1, 0, 1500, 5100)
     assert ring.take(SECOND, 100.0) is None
 
 
@@ -94,7 +98,11 @@ def test_what_nobody_takes_is_bounded() -> None:
     assert spans is not None
     assert [span.batch for span in spans.spans] == list(range(2 * RING, 3 * RING))
     assert ring.lost == 2 * RING
-    assert not ring._untold
+    assert len(ring._unyielded) == RING
+    for batch in range(3 * RING):
+        ring.yielded((0, -1, batch), 5)
+    spans = ring.take(SECOND, 0.0)
+    assert spans is not None and len(spans.late) == RING and not ring._unyielded
 
 
 def test_whoever_looks_seldom_still_gets_all_of_a_stated_share() -> None:
@@ -157,3 +165,26 @@ def test_batches_of_shards_are_told_apart(server: GoodServer) -> None:
     until(lambda: server.only.said_goodbye)
     spans = [span for event in server.only.events if isinstance(event, Spans) for span in event.spans]
     assert sorted((span.worker, span.batch) for span in spans) == [(w, b) for w in range(3) for b in range(10)]
+
+
+@pytest.mark.parametrize("style", [Unhurried, UnhurriedStream])
+def test_when_a_batch_is_yielded_is_told_in_the_end(style: Any, server: GoodServer) -> None:
+    """Workers are far ahead of training."""
+    made = DataLoader(style(length=30), num_workers=2, monitor=server.url, publish_interval=0.02)
+    got: list[float] = []
+    for _ in made:
+        time.sleep(0.03)
+        got.append(time.time())
+    time.sleep(0.1)
+    made.close()
+    until(lambda: server.only.said_goodbye)
+    events = [event for event in server.only.events if isinstance(event, Spans)]
+    told = [(spans.base, span) for spans in events for span in (*spans.spans, *spans.late) if span.yielded_us >= 0]
+    assert len(told) == 30
+    assert sum(len(spans.spans) for spans in events) == 30
+    assert sum(len(spans.late) for spans in events) > 10
+    yielded = sorted(base + span.yielded_us / 1e6 for base, span in told)
+    assert all(moment < end for moment, end in zip(yielded, got, strict=True))
+    assert all(moment > end for moment, end in zip(yielded[1:], got, strict=False))
+    for _, span in told:
+        assert span.yielded_us >= span.sent_us

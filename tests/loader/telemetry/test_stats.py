@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from loader.protocol import Snapshot, Spans
+from loader.protocol import CommandEvent, EpochEvent, Snapshot, Spans, WorkerEvent
 from tests.loader.support import DataLoader, Samples, Stream
 from tests.loader.telemetry.datasets import Gated, Unhurried
 from tests.loader.telemetry.servers import until
@@ -146,6 +147,121 @@ def test_what_workers_made_is_what_training_gets() -> None:
     assert sum(worker.samples for worker in stats.workers) == stats.samples == 50
     kib = sum(worker.sent_kib for worker in stats.workers)
     assert stats.bytes - len(stats.workers) * 1024 < 1024 * kib <= stats.bytes
+    made.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_workers_made_of_a_stream_is_what_training_gets(persistent: bool) -> None:
+    """The ends of shards are no batches."""
+    made = DataLoader(Stream(length=60), num_workers=2, persistent_workers=persistent)
+    iterator = iter(made)
+    for _ in range(60):
+        next(iterator)
+    until(lambda: all(worker.state == "idle" for worker in made.stats().workers))
+    workers = made.stats().workers
+    assert [worker.batches for worker in workers] == [worker.samples for worker in workers] == [30, 30]
+    assert [worker.batch for worker in workers] == [29, 29]
+    assert len(list(iterator)) == 0
+    made.close()
+
+
+def collate_arrays(_samples: list[Any]) -> Any:
+    return [np.zeros(100) for _ in range(200)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_size_of_a_batch_is_that_of_all_its_arrays(workers: int) -> None:
+    made = DataLoader(Samples(length=3), num_workers=workers, collate_fn=collate_arrays)
+    list(made)
+    assert made.stats().bytes == 3 * 200 * 800
+    made.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_look_into_a_loader_amidst_an_epoch_is_another_epoch(workers: int) -> None:
+    made = DataLoader(Samples(length=30), num_workers=workers, persistent_workers=False)
+    for number, _ in enumerate(made, 1):
+        if number == 10:
+            next(iter(made))
+            assert made.state_dict()["batch"] == 10, "of the epoch that goes on"
+        stats = made.stats()
+        assert (stats.state, stats.epoch, stats.batch) == ("running", 0, number)
+        assert stats.batches == number + (number >= 10)
+        assert len(stats.workers) == workers or number > 20
+    assert (made.stats().state, made.stats().batch, made.stats().batches) == ("finished", 30, 31)
+    made.close()
+
+
+def test_an_iterator_that_somebody_still_has_is_not_the_current_one() -> None:
+    made = DataLoader(Samples(length=5))
+    kept = iter(made)
+    next(kept)
+    list(made)
+    assert (made.stats().state, made.stats().epoch, made.stats().batch) == ("finished", 1, 5)
+    assert made.state_dict()["batch"] == 0
+    assert len(list(kept)) == 4
+
+
+def epochs(made: Any) -> list[str]:
+    return [event.what for event in made.ledger.take_events() if isinstance(event, EpochEvent)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_left_by_closing_was_abandoned(workers: int) -> None:
+    made = DataLoader(Samples(length=30), num_workers=workers)
+    iterator = iter(made)
+    next(iterator)
+    made.close()
+    assert epochs(made) == ["started", "abandoned"]
+    assert made.state_dict()["batch"] == 1
+    with pytest.raises(RuntimeError, match="closed"):
+        next(iterator)
+    assert epochs(made) == []
+
+
+def test_a_persistent_epoch_left_early_was_abandoned() -> None:
+    made = DataLoader(Samples(length=30), num_workers=2, persistent_workers=True)
+    for _ in made:
+        break
+    assert epochs(made) == ["started", "abandoned"]
+    assert (made.stats().state, made.stats().batch) == ("finished", 1)
+    assert made.state_dict()["batch"] == 1
+    made.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_every_worker_that_is_born_retires(persistent: bool) -> None:
+    made = DataLoader(Unhurried(length=20), num_workers=2, persistent_workers=persistent)
+    for _ in range(2):
+        list(made)
+    made.close()
+    events = [event for event in made.ledger.take_events() if isinstance(event, WorkerEvent)]
+    born = [(event.worker, event.pid) for event in events if event.what == "born"]
+    assert len(born) == (2 if persistent else 4)
+    assert sorted((event.worker, event.pid) for event in events if event.what == "retired") == sorted(born)
+
+
+def test_the_end_of_a_pause_by_the_clock_is_told_inline_too() -> None:
+    made = DataLoader(Samples(length=3))
+    iterator = iter(made)
+    next(iterator)
+    made.pause(resume_after=0.05)
+    next(iterator)
+    told = [event for event in made.ledger.take_events() if isinstance(event, CommandEvent)]
+    assert [(event.action, event.state, event.by) for event in told] == [
+        ("pause", "applied", "local"), ("resume", "applied", "timer"),
+    ]  # fmt: skip
+    assert told[1].at_batch == 1
+    assert made.stats().times.paused_us >= 40_000
+
+
+def test_the_time_in_which_a_worker_comes_up_is_idle_time() -> None:
+    made = DataLoader(Unhurried(length=8), num_workers=1, multiprocessing_context="spawn")
+    iterator = iter(made)
+    before = until(lambda: (s := made.stats()).workers and s.workers[0].state == "starting" and s).workers[0]
+    next(iterator)
+    assert made.stats().workers[0].idle_ms >= before.idle_ms
+    list(iterator)
     made.close()
 
 

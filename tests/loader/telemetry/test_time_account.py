@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -139,3 +142,35 @@ def test_nothing_is_lost_and_nothing_counted_twice(script: list[Step]) -> None:
         if step.last:
             account.stop(now)
             clock_runs = False
+
+
+def test_whoever_reads_meanwhile_sees_sums_that_only_grow() -> None:
+    """The training thread waits and computes as fast as it can, with many changes a wait; another one reads."""
+    account = TimeAccount()
+    done = threading.Event()
+
+    def train() -> None:
+        while not done.is_set():
+            account.enter(clock())
+            account.wait(clock(), Cause.STARTUP)
+            for cause in (Cause.STARVATION, Cause.REORDER_STALL, Cause.PIN_WAIT) * 3:
+                account.change(clock(), cause)
+            account.leave(clock())
+            account.exit(clock())
+
+    clock = time.monotonic_ns
+    began = clock()
+    thread = threading.Thread(target=train)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        thread.start()
+        before, end = 0, time.monotonic() + 1.5
+        while time.monotonic() < end:
+            total = sum(account._totals(clock()))
+            assert before <= total <= clock() - began
+            before = total
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(interval)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from torch.utils.data import IterableDataset, get_worker_info
 
 from loader.pinning import PinStage
 from loader.protocol import Times
@@ -309,3 +311,53 @@ def test_a_batch_that_raises_disturbs_nothing(workers: int) -> None:
     assert abs(total(times) - wall) <= wall * 0.01 + 5_000
     assert times.compute_us >= 100_000
     made.close()
+
+
+class FirstIsEmpty(IterableDataset[int]):
+    """Only the second worker has something to give, and it takes its time."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        if info is not None and info.id == 1:
+            time.sleep(0.4)
+            yield from range(4)
+
+
+def test_the_end_of_a_shard_is_no_batch() -> None:
+    made = DataLoader(FirstIsEmpty(), num_workers=2)
+    found = run(made)
+    assert_adds_up(found)
+    assert found.times.startup_us >= 0.38e6
+    made.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_that_goes_on_starts_up_too(workers: int) -> None:
+    made = DataLoader(Slow(length=6), num_workers=workers)
+    next(iter(made))
+    before = DataLoader(Slow(length=6), num_workers=workers)
+    iterator = iter(before)
+    next(iterator)
+    made.load_state_dict(before.state_dict())
+    del iterator
+    startup = made.stats().times.startup_us
+    next(iter(made))
+    assert made.stats().times.startup_us - startup >= 90_000
+    made.close()
+    before.close()
+
+
+def test_after_a_failed_epoch_the_clock_stands_still() -> None:
+    made = DataLoader(Slow(length=6), num_workers=1, max_retries=0, worker_init_fn=die)
+    iterator = iter(made)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            next(iterator)
+    times = made.stats().times
+    time.sleep(0.05)
+    assert made.stats().times == times
+    made.close()
+
+
+def die(_worker: int) -> None:
+    os._exit(7)

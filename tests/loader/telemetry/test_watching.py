@@ -241,3 +241,68 @@ def test_a_loader_that_iterates_in_its_own_way_is_watched_too(server: GoodServer
     watched = watch(Twice(Samples("int", 3)), monitor=server.url)
     assert batches(watched) == [[0], [0], [1], [1], [2], [2]]
     until(lambda: any(snapshot.batches == 6 for snapshot in server.only.snapshots))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_look_into_a_loader_amidst_an_epoch_is_another_epoch(workers: int) -> None:
+    plain = Torch(Samples("int", 30), num_workers=workers)
+    source = TorchSource(plain, "train")
+    began = time.monotonic()
+    epoch = WatchedEpoch(source, iter(plain), 30)
+    for number, _ in enumerate(epoch, 1):
+        time.sleep(0.005)
+        if number == 10:
+            next(WatchedEpoch(source, iter(plain), 30))
+        if number > 10:
+            stats = source.snapshot(0)
+            assert (stats.state, stats.epoch, stats.batch, stats.batches) == ("running", 0, number, number + 1)
+            assert len(stats.workers) == workers
+    wall = (time.monotonic() - began) * 1e6
+    stats = source.snapshot(0)
+    assert (stats.state, stats.batch) == ("finished", 30)
+    times = stats.times
+    total = sum(getattr(times, name) for name in times.__struct_fields__)
+    assert times.compute_us >= 30 * 5000 and 0.9 * wall - 50_000 <= total <= wall
+    time.sleep(0.05)
+    assert source.snapshot(0).times == times, "the clock stands still"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_time_after_an_error_that_training_caught_is_counted(workers: int) -> None:
+    source = TorchSource(plain := Torch(Fails(), num_workers=workers), "train")
+    epoch = WatchedEpoch(source, iter(plain), 4)
+    assert [int(next(epoch)), int(next(epoch))] == [0, 1]
+    with pytest.raises(LookupError):
+        next(epoch)
+    assert source.snapshot(0).state == "failed"
+    before = source.snapshot(0).times.compute_us
+    time.sleep(0.1)
+    assert int(next(epoch)) == 3
+    assert source.snapshot(0).state == "running"
+    assert source.snapshot(0).times.compute_us - before >= 90_000
+    with pytest.raises(StopIteration):
+        next(epoch)
+    assert source.snapshot(0).state == "finished"
+    whats = [event.what for event in source.take_events() if isinstance(event, EpochEvent)]
+    assert whats == ["started", "failed", "ended"]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_worker_s_batches_are_those_that_training_got(persistent: bool) -> None:
+    plain = Torch(Stream("int", 20), num_workers=2, persistent_workers=persistent)
+    source = TorchSource(plain, "train")
+    for epoch in range(2):
+        watched = WatchedEpoch(source, iter(plain), None)
+        for _ in range(20):
+            next(watched)
+        expected = 10 * (epoch + 1 if persistent else 1)
+        assert [worker.batches for worker in source.snapshot(0).workers] == [expected, expected]
+        with pytest.raises(StopIteration):
+            next(watched)
+        del watched
+    if not persistent:
+        until(lambda: source.snapshot(0) and not source._workers)
+        events = [event for event in source.take_events() if isinstance(event, WorkerEvent)]
+        born, retired = ({e.pid for e in events if e.what == what} for what in ("born", "retired"))
+        assert len(born) == 4 and born == retired
+    plain._iterator = None
