@@ -14,6 +14,8 @@ MOST_PARTS = 1024
 
 def measure(batch: Any) -> tuple[int, int]:
     """Samples, as the length of the first tensor says (0: there is none), and bytes of all tensors and arrays."""
+    if type(batch) is torch.Tensor:
+        return batch.shape[0] if batch.ndim else 1, batch.nbytes
     samples, size, parts = 0, 0, deque([batch])
     try:
         for _ in range(MOST_PARTS):

@@ -63,12 +63,14 @@ class TimeAccount:
 
     def leave(self, now: int) -> None:
         """The wait is over. What the conductor says from now on comes too late."""
-        sums = self._totals(now)
-        # Nothing is called in between: another thread sees all of it or nothing.
-        self._sums = sums
+        if self._changes and self._waiting:
+            sums = self._totals(now)
+            self._sums = sums
+            if self._last is not None:
+                self._last = now
+        else:
+            self._book(now)
         self._waiting = False
-        if self._last is not None:
-            self._last = now
         self._cause = Cause.STARVATION
         self._changes.clear()
 

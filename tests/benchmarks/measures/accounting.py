@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import time
 
+import torch
+
 from loader.digest import Digest
+from loader.fetching import TIMED_STRIDE, MapFetcher
+from loader.telemetry.costs import InlineCosts
 from loader.telemetry.ledger import Ledger
+from loader.telemetry.sizes import measure as measure_size
 from loader.telemetry.times import Cause
 from tests.benchmarks.case import Measures
 
@@ -15,8 +20,14 @@ BATCH = list(range(64))
 def measure(variant: str, quick: bool) -> Measures:
     del variant
     turns = 20_000 if quick else 200_000
-    ready, waited, digest = (min(run(turns) for _ in range(5)) for run in (_ready, _waited, _digest))
-    return {"ready_us": ready - digest, "waited_us": waited - digest, "digest_us": digest}
+    runs = (_ready, _waited, _inline, _digest)
+    ready, waited, inline, digest = (min(run(turns) for _ in range(5)) for run in runs)
+    return {
+        "ready_us": ready - digest,
+        "waited_us": waited - digest,
+        "inline_us": inline - digest,
+        "digest_us": digest,
+    }
 
 
 def _ready(turns: int) -> float:
@@ -25,7 +36,7 @@ def _ready(turns: int) -> float:
     times, spans, clock = ledger.times, ledger.spans, time.monotonic_ns
     start = time.perf_counter()
     for number in range(turns):
-        times.enter(clock())
+        ledger.enter(0)
         ledger.add(0, number, BATCH, 7, 64, 512)
         times.exit(clock())
         if spans.stride:
@@ -41,10 +52,35 @@ def _waited(turns: int) -> float:
     times, clock = ledger.times, time.monotonic_ns
     start = time.perf_counter()
     for number in range(turns):
-        times.enter(clock())
+        ledger.enter(0)
         times.wait(clock(), Cause.STARVATION)
         times.leave(clock())
         ledger.add(0, number, BATCH, 7, 64, 512)
+        times.exit(clock())
+    taken = time.perf_counter() - start
+    _check(ledger, turns)
+    return taken / turns * 1e6
+
+
+def _inline(turns: int) -> float:
+    """µs a batch of cheap samples that training loads itself, with the count of their times."""
+    ledger, costs = Ledger(), InlineCosts(0, 64)
+    times, spans, clock = ledger.times, ledger.spans, time.monotonic_ns
+    fetcher = MapFetcher(BATCH, auto_collation=True)
+    batch = torch.zeros(64)
+    fetcher.fetch(BATCH)
+    stamps: list[int] = fetcher.stamps
+    start = time.perf_counter()
+    for number in range(turns):
+        ledger.enter(0)
+        times.wait(clock(), Cause.STARVATION)
+        clock()
+        times.leave(clock())
+        fetcher.stamps = [] if number % TIMED_STRIDE else stamps
+        costs.add_batch(number, -1, BATCH, fetcher)
+        if spans.stride:
+            raise RuntimeError("nobody watches")
+        ledger.add(0, number, BATCH, 7, 64, measure_size(batch)[1])
         times.exit(clock())
     taken = time.perf_counter() - start
     _check(ledger, turns)
