@@ -17,6 +17,7 @@ import os
 import signal
 import threading
 import time
+from array import array
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +37,8 @@ PERIOD = 200_000_000
 """ns between two snapshots."""
 BEFORE, AFTER = 5_000_000, 45_000_000
 """ns around a snapshot that may be disturbed by it: the server's work and its answer are over by then."""
+MOST_A_SECOND = 60_000
+"""Batches for whose moments there is room."""
 SETTLING = 1.5
 """Seconds until the connection is there and the spans' stride is found."""
 
@@ -62,21 +65,22 @@ def measure(variant: str, quick: bool, *, workload: str, workers: int, seconds: 
             loader._publisher = None
             loader._publish()
             note_snapshots(loader._publisher, moments)
-        before, used = resident(), 0.0
-        stamps = read(loader, SETTLING)
-        used = publisher_seconds(loader._publisher)
-        stamps = read(loader, seconds)
+        room = array("q", bytes(8 * MOST_A_SECOND * int(seconds + 1)))  # in memory before anything is measured
+        read(loader, SETTLING, room)
+        before, used = resident(), publisher_seconds(loader._publisher)
+        stamps = read(loader, seconds, room)
         used = publisher_seconds(loader._publisher) - used
-        growth = resident() - before - 60 * len(stamps)  # what the stamps themselves take, about
+        growth = resident() - before
         if variant in ("live", *SIGNALS) and server is not None and not moments:
             raise RuntimeError("not available: a watched loader took no snapshot")
         if variant == "live" and server is not None and not server.received():
             raise RuntimeError("not available: a watched loader's server received nothing")
     loader.close()
+    first, last = int(stamps[0]), int(stamps[-1])
     if variant == "null":
-        moments = list(range(stamps[0], stamps[-1], PERIOD))
+        moments = list(range(first, last, PERIOD))
     rate = len(stamps) / seconds
-    share, low, high = compare(np.array(stamps), np.array([m for m in moments if stamps[0] < m < stamps[-1]]))
+    share, low, high = compare(stamps, np.array([moment for moment in moments if first < moment < last]))
     spans = 0.0 if variant == "null" else rate * span_seconds(rate)
     return {
         "batches_per_s": rate,
@@ -88,19 +92,17 @@ def measure(variant: str, quick: bool, *, workload: str, workers: int, seconds: 
     }
 
 
-def read(loader: DataLoader[Any], seconds: float) -> list[int]:
+def read(loader: DataLoader[Any], seconds: float, room: array[int]) -> Any:
     """Read for so long; returns the moment of each batch, ns."""
     gc.collect()
-    clock, stamps = time.monotonic_ns, list[int]()
-    keep = stamps.append
+    clock = time.monotonic_ns
     iterator = iter(loader)
     next(iterator)
     end = clock() + int(seconds * 1e9)
-    for _ in iterator:
-        now = clock()
-        keep(now)
+    for number, _ in enumerate(iterator):
+        room[number] = now = clock()
         if now > end:
-            return stamps
+            return np.frombuffer(room, np.int64)[: number + 1]
     raise RuntimeError("the epoch was too short")
 
 
