@@ -39,9 +39,25 @@ class PublishedLoader:
     def snapshot(self, seq: int) -> Snapshot:
         loader = self._loader()
         if loader is None:
-            return snapshots.last(seq, self._ledger, self._last)
+            return self._final(seq)
         self._last = loader.stats(seq)
         return self._last
+
+    def _final(self, seq: int) -> Snapshot:
+        """Of a loader that nobody has any more: what it did is in its ledger, how it was is in the last snapshot."""
+        last, config = self._last, self._config
+        return snapshots.take(
+            seq,
+            self._ledger,
+            None,
+            None,
+            snapshots.Usage(),
+            state="closed",
+            length=None if last is None else last.length,
+            target=config.num_workers if last is None else last.target,
+            pending=None,
+            memory_budget=config.memory_budget,
+        )
 
     def take_events(self) -> list[Event]:
         return self._ledger.take_events()

@@ -10,8 +10,6 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ..budget import memory_limits
 from ..iteration.inline import InlineIterator
 from ..pool.board import STATES, TIME_OF, Word
@@ -95,7 +93,7 @@ def take(
         seq=seq,
         at=time.time(),
         state=state,
-        epoch=max(ledger.epochs - 1, 0) if iterator is None else iterator.number,
+        epoch=ledger.current,
         batch=ledger.batch if iterator is None or iterator.ended else iterator.yielded,
         length=length,
         batches=ledger.batches,
@@ -114,33 +112,6 @@ def take(
         recoveries=ledger.recoveries,
         dropped=ledger.dropped + ledger.spans.lost,
         slowest=slowest,
-    )
-
-
-def last(seq: int, ledger: Ledger, before: Snapshot | None) -> Snapshot:
-    """Of a loader that is gone: what it was when last seen, and what it has done in all."""
-    now = time.monotonic_ns()
-    return msgspec.structs.replace(
-        before or Snapshot(seq, time.time(), "closed"),
-        seq=seq,
-        at=time.time(),
-        state="closed",
-        workers=[],
-        epoch=ledger.current,
-        batch=ledger.batch,
-        batches=ledger.batches,
-        samples=ledger.samples,
-        bytes=ledger.bytes,
-        queues=Queues(),
-        times=ledger.times.times(now),
-        epoch_times=ledger.times.since(ledger.epoch_times, now),
-        stalls=Stalls(ledger.stalls, ledger.stall_ns // 1000),
-        pin=ledger.pin.counters(),
-        cost=ledger.cost,
-        digest=ledger.digest.hex(),
-        recoveries=ledger.recoveries,
-        dropped=ledger.dropped + ledger.spans.lost,
-        slowest=ledger.slowest,
     )
 
 
