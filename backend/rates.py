@@ -55,14 +55,14 @@ class Meter:
         return between(self._recent[0], self._recent[-1], snapshot)
 
     def _totals(self, snapshot: Snapshot) -> Totals:
-        busy: dict[int, int] = {}
+        longest = int(1e6 * (snapshot.at - self._recent[-1].at)) if self._recent else 0
         for worker in snapshot.workers:
             now = worker.fetch_us + worker.collate_us + worker.send_us
-            busy[worker.pid] = now
-            # The first snapshot only sets the mark; a worker born since then counts from zero.
+            # The first snapshot only sets the mark; a worker born since then counts from zero. One that was not seen
+            # for a while counts for the time since the last snapshot at the most.
             before = self._worker_busy.get(worker.pid, 0 if self._recent else now)
-            self._busy_us += max(0, now - before)
-        self._worker_busy = busy
+            self._busy_us += min(max(0, now - before), max(0, longest))
+        self._worker_busy = {w.pid: w.fetch_us + w.collate_us + w.send_us for w in snapshot.workers}
         t = snapshot.times
         return Totals(
             at=snapshot.at,

@@ -152,7 +152,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self._pend(None).settle("applied", self.num_workers, 0)
             state = self._resume_state
             if not (self.persistent_workers and self.num_workers > 0):
-                iterator = self._register(self._get_iterator(state))
+                iterator = self._get_iterator(state)
                 self._resume_state = None
                 return iterator
             current: Any = self._iterator
@@ -161,7 +161,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             else:
                 current.reset(self, state, refresh=self._stale)
             self._stale, self._resume_state = False, None
-            return PersistentEpoch(self._register(current))
+            return PersistentEpoch(current)
 
     def __len__(self) -> int:
         length = super().__len__()
@@ -182,9 +182,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.check_worker_number_rationality()
         return PooledIterator(self, state)
 
-    def _register(self, iterator: EpochIterator) -> EpochIterator:
+    def register(self, iterator: EpochIterator) -> None:
+        """An iterator begins an epoch: from now on it is the current one, and controlled."""
         self._iterators = {each.number: weakref.ref(each) for each in (*self._living(), iterator)}
-        return iterator
 
     def _living(self) -> list[EpochIterator]:
         return [iterator for reference in self._iterators.values() if (iterator := reference()) is not None]

@@ -161,7 +161,7 @@ class PinStage(Struct, frozen=True, array_like=True):
 
 
 class SampleCost(Struct, frozen=True, array_like=True):
-    """How long single samples took to fetch, this epoch. Quantiles are right to within 12 %.
+    """How long single samples took to fetch, this epoch. Quantiles are right to within 6 %.
 
     Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts
     with the mean of its batch.

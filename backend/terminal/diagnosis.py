@@ -184,10 +184,17 @@ def _starvation(evidence: Evidence, shares: Shares) -> Diagnosis:
             "num_workers=1 or more would read ahead.",
             "workers",
         )
+    more = "More workers would help, as far as there are cores for them."
+    if evidence.config.engine == "torch":
+        return _because("Nothing is finished ahead: the workers are the limit.", more, "workers")
     busy = rates.busy / workers
     if busy >= SATURATED:
         sentence = f"{_all(workers)} busy and nothing is finished ahead: the workers are the limit."
         return _because(sentence, _enough_workers(rates, shares, workers, evidence.config), "workers")
+    if queues.index:  # a pause, a gap between epochs or a smaller pool may be among the 10 s
+        return _because(
+            "Tasks wait for workers and nothing is finished ahead: the workers are the limit.", more, "workers"
+        )
     if 0 < queues.window <= queues.in_flight:
         return _because(
             f"The workers are busy only {percent(busy)} of the time, "

@@ -163,12 +163,12 @@ class LoaderFacts:
 
     def change(self, at: float) -> float | None:
         """What a resize at that moment did to throughput, as a ratio: ten seconds before against what came after
-        it settled; None while it is too early to say.
+        it settled; None while it is too early to say, or if there was a pause in it.
         """
         if not self._track.last - at > 8:
             return None
         before, after = self._track.average(at - 10, at), self._track.average(at + 1.5, at + 30)
-        if before is None or after is None or not before.batches > 0:
+        if before is None or after is None or not before.batches > 0 or max(before.paused, after.paused) > 0.02:
             return None
         return after.batches / before.batches
 

@@ -123,7 +123,7 @@ def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line
     cells: dict[Stage, tuple[str, str]] = {
         "sampler": (count(handed), f"of {count(snapshot.length)} tasks" if snapshot.length else "tasks handed out"),
         "index": (count(queues.index), f"{count(queues.in_flight)} of {count(queues.window)} in flight"),
-        "workers": (f"{figure(min(rates.busy, workers))}/{workers}", "busy") if workers else ("in line", "no workers"),
+        "workers": _busy(facts, rates.busy, workers),
         "reorder": (count(queues.reorder), size(queues.reorder_bytes) if queues.reorder_bytes else "nothing held back"),
         "pin": (f"{size(rates.pin_bytes)}/s" if pinned else "off", PINNING[snapshot.pin.mode]),
         "data": (count(queues.data), "batch ready" if queues.data == 1 else "batches ready"),
@@ -163,6 +163,14 @@ WORKERS: tuple[TableColumn, ...] = (
     ("CPU", 6),
     ("RSS", 7),
 )
+
+
+def _busy(facts: LoaderFacts, busy: float, workers: int) -> tuple[str, str]:
+    if not workers:
+        return "in line", "no workers"
+    if facts.detail is not None and facts.detail.config.engine == "torch":
+        return str(workers), "not seen from outside"
+    return f"{figure(min(busy, workers))}/{workers}", "busy"
 
 
 def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:

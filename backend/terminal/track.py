@@ -97,7 +97,8 @@ class WorkerRates:
             if before is None or past.at >= at:
                 continue
             seconds, batches = at - past.at, worker.batches - before.batches
-            each = 1 / batches if batches > 0 else math.nan
+            seen = worker.fetch_us or worker.collate_us or worker.send_us  # not of a torch DataLoader's
+            each = 1 / batches if batches > 0 and seen else math.nan
             return WorkerLine(
                 worker,
                 batches / seconds,

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from loader import discovery
 
@@ -42,6 +43,10 @@ def find_or_start(port: int | None) -> str:
         return given
     found = discovery.read()
     if found is not None:
+        if port is not None and urlsplit(found.url).port != port:
+            print(
+                f"A dashboard runs already at {found.url}: the demo reports to it, and --port is not used.", flush=True
+            )
         return f"{found.url}/#token={found.token}"
     return _start(_usual_or_free() if port is None else port)
 

@@ -55,7 +55,7 @@ class EpochIterator(Iterator[Any]):
         """It ended because there is no more, and not early."""
         self.number = 0
 
-    def open(self, state: State | None) -> None:
+    def open(self, loader: DataLoader[Any], state: State | None) -> None:
         """Begin an epoch, or go on with the one that the state is of."""
         if state is not None and state["sampler"] is not None:
             self._sampler_iter = resume(self._index_sampler, state["sampler"])
@@ -64,6 +64,7 @@ class EpochIterator(Iterator[Any]):
         self.yielded = 0 if state is None else state["batch"]
         self.number = self.ledger.next_epoch(self.yielded)
         self.ended = self.exhausted = False
+        loader.register(self)
 
     def close_epoch(self, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:
         """The epoch is over, in one way or another; only the first call counts."""

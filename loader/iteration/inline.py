@@ -47,7 +47,7 @@ class InlineIterator(EpochIterator):
         self.costs = InlineCosts(loader.record_samples, batch_size)
         self._cause = Cause.STARTUP
         """Why training waits for the next batch."""
-        self.open(state)
+        self.open(loader, state)
         self._indices: Any = self._sampler_iter
         self._fetcher: MapFetcher | IterableFetcher
         time_all = bool(loader.record_samples)

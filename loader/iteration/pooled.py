@@ -117,7 +117,7 @@ class PooledIterator(EpochIterator):
         )
 
     def _start(self, loader: DataLoader[Any], state: State | None) -> None:
-        self.open(state)
+        self.open(loader, state)
         self._exhausted = self._iterable
         self._sampler_error: Exception | None = None
         self._drawn = self.yielded

@@ -18,7 +18,7 @@ from .memory import Mapping
 STATES: tuple[WorkerState, ...] = get_args(WorkerState)
 STARTING, IDLE, FETCHING, COLLATING, SENDING, PAUSED, RETIRING, DEAD = range(len(STATES))
 
-ROW = 160
+ROW = 288
 """Words a worker."""
 
 
@@ -48,7 +48,7 @@ class Word:
     RECALLED = 14
     """Tasks handed over before this one, and not started, are to be skipped; written by the conductor."""
     COST = 32
-    """From here on: 128 counts of sample times, four an octave, up to 18 minutes."""
+    """From here on: 256 counts of sample times, eight an octave, up to 18 minutes."""
 
 
 RUN, HOLD, LEAVE = 0, 1, 2
@@ -61,19 +61,19 @@ _LEAST, _MOST = 1 << 8, 1 << 40
 
 
 def count_costs(counts: MutableSequence[int] | memoryview, durations: Iterable[int]) -> None:
-    """Count sample times, ns: four buckets an octave, from 256 ns to 18 minutes. Written out, as it is done often."""
+    """Count sample times, ns: eight buckets an octave, from 256 ns to 18 minutes. Written out, as it is done often."""
     for duration in durations:
         if _LEAST <= duration < _MOST:
-            shift = duration.bit_length() - 3
-            counts[4 * shift - 28 + (duration >> shift)] += 1
+            shift = duration.bit_length() - 4
+            counts[8 * shift - 48 + (duration >> shift)] += 1
         else:
             counts[0 if duration < _LEAST else COST_BUCKETS - 1] += 1
 
 
 def cost_of_bucket(bucket: int) -> int:
-    """What stands for a bucket, ns: as far from its lower end as from its upper one, in per cent, and that is 11."""
-    octave, quarter = divmod(bucket, 4)
-    low, high = (4 + quarter) << (octave + 6), (5 + quarter) << (octave + 6)
+    """What stands for a bucket, ns: as far from its lower end as from its upper one, in per cent, and that is 6."""
+    octave, eighth = divmod(bucket, 8)
+    low, high = (8 + eighth) << (octave + 5), (9 + eighth) << (octave + 5)
     return 2 * low * high // (low + high)
 
 

@@ -91,6 +91,7 @@ class TorchSource:
         self._loader: weakref.ref[Any] = weakref.ref(loader, self._check_gone)
         self._epochs: dict[int, weakref.ref[WatchedEpoch]] = {}
         """Those that somebody has. Not changed but replaced: others read it without a lock."""
+        self._length: int | None = None
         self._ledger = Ledger()
         self._usage = Usage()
         self._looking = threading.Lock()
@@ -116,6 +117,7 @@ class TorchSource:
                         self._workers[worker.pid] = place
                         self._ledger.worker("born", place, worker.pid)
         self._stall = None
+        self._length = epoch.length
         living = {n: each for n, each in self._epochs.items() if each() is not None}
         self._epochs = {**living, number: weakref.ref(epoch, self._check_gone)}
         return number, tasks
@@ -224,7 +226,7 @@ class TorchSource:
             self._state(),
             epoch=ledger.current,
             batch=ledger.batch if epoch is None or epoch.ended else epoch.batches,
-            length=None if epoch is None else epoch.length,
+            length=self._length,
             batches=ledger.batches,
             samples=ledger.samples,
             bytes=ledger.bytes,

@@ -59,3 +59,11 @@ def test_the_overview_looks_back_ten_seconds() -> None:
         snapshot = make_snapshot(step, at=step * 0.2, batches=0 if step < 50 else (step - 49) * 4)
         meter.take(snapshot)
     assert meter.recent(snapshot).batches == pytest.approx(20.0, rel=0.05)
+
+
+def test_a_worker_that_was_not_seen_for_a_while_was_not_busy_more_than_all_the_time() -> None:
+    meter = Meter()
+    seen = Worker(0, 7, "idle", fetch_us=60_000_000)
+    for step, workers in enumerate(([seen], [], [seen])):
+        rates = meter.take(make_snapshot(step).__class__(step, 10.0 + step / 5, "running", workers=workers))
+    assert rates.busy <= 1.001

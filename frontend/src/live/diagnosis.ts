@@ -2,8 +2,8 @@
  * Is data the problem, and which stage is? Said in words, from what is measured.
  *
  * The argument, once: training waits only in `next()`, and every wait has one kind. Starvation means that nothing
- * is finished: either all workers are busy (they are the limit), or they are idle though the window has room
- * (whoever hands out tasks is the limit), or the window is full of tasks (it is too small for so slow a sample).
+ * is finished: either all workers are busy or tasks wait for them (they are the limit), or they are idle though the
+ * window has room (whoever hands out tasks is the limit), or the window is full (it is too small for so slow a sample).
  * A reorder stall means that batches are finished but an earlier one is not: one slow batch is the limit. A pin
  * wait means that the next batch is finished but not through the pin stage. But if the workers never idle, they are
  * the limit, whatever the kind of waiting: behind any other limit the window fills and they run out of tasks. If
@@ -191,6 +191,10 @@ function starvation({ snapshot, rates, config }: Evidence, shares: Shares): Caus
       limit: "workers",
     };
   }
+  const more = "More workers would help, as far as there are cores for them.";
+  if (config.engine === "torch") {
+    return { sentence: "Nothing is finished ahead: the workers are the limit.", advice: more, limit: "workers" };
+  }
   const busy = rates.busy / workers;
   if (busy >= SATURATED) {
     return {
@@ -199,7 +203,11 @@ function starvation({ snapshot, rates, config }: Evidence, shares: Shares): Caus
       limit: "workers",
     };
   }
-  const { in_flight, window } = snapshot.queues;
+  const { in_flight, index, window } = snapshot.queues;
+  // A pause, a gap between epochs or a smaller pool may be among the 10 s in which workers were busy.
+  if (index > 0) {
+    return { sentence: "Tasks wait for workers and nothing is finished ahead: the workers are the limit.", advice: more, limit: "workers" };
+  }
   if (window > 0 && in_flight >= window) {
     return {
       sentence: `The workers are busy only ${percent(busy)} of the time, and the window is full (${count(in_flight)} in flight).`,

@@ -54,6 +54,7 @@ export function stages(facts: PipelineFacts): Stage[] {
   const { queues } = snapshot;
   const window = Math.max(1, queues.window);
   const workers = alive(snapshot);
+  const unseen = config.engine === "torch";
   const made = lines.reduce((sum, { rate }) => sum + (Number.isNaN(rate) ? 0 : rate), 0);
   const cost = mean(lines.map(({ fetch, collate, send }) => fetch + collate + send));
   const yielded = `${figure(rates.batches)}/s`;
@@ -82,8 +83,8 @@ export function stages(facts: PipelineFacts): Stage[] {
     {
       id: "workers",
       label: "Workers",
-      value: workers === 0 ? "in line" : `${figure(Math.min(rates.busy, workers))} / ${workers}`,
-      note: workers === 0 ? "no worker processes" : Number.isNaN(cost) ? "busy" : `busy, ${micros(cost)} a batch`,
+      value: workers === 0 ? "in line" : unseen ? count(workers) : `${figure(Math.min(rates.busy, workers))} / ${workers}`,
+      note: workers === 0 ? "no processes" : unseen ? "not seen inside" : Number.isNaN(cost) ? "busy" : `busy, ${micros(cost)} a batch`,
       rate: workers === 0 ? yielded : `${figure(made)}/s`,
       fill: workers === 0 ? 0 : rates.busy / workers,
     },
@@ -120,7 +121,7 @@ export function stages(facts: PipelineFacts): Stage[] {
       id: "training",
       label: "Training",
       value: Number.isNaN(step) ? "–" : (stepText[0] ?? "–"),
-      note: Number.isNaN(step) ? "no step yet" : `${stepText[1] ?? ""} a step`,
+      note: Number.isNaN(step) ? (snapshot.batches > 0 ? "no step lately" : "no step yet") : `${stepText[1] ?? ""} a step`,
       rate: yielded,
       fill: rates.compute,
     },

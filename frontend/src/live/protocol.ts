@@ -283,7 +283,7 @@ export function decodePinStage(wire: PinStageWire): PinStage {
   };
 }
 
-/** How long single samples took to fetch, this epoch. Quantiles are right to within 12 %. Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts with the mean of its batch. */
+/** How long single samples took to fetch, this epoch. Quantiles are right to within 6 %. Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts with the mean of its batch. */
 export interface SampleCost {
   /** Samples that were timed. */
   count: number;

@@ -57,7 +57,8 @@ export class WorkerRates {
       if (before === undefined || past.at >= at) continue;
       const seconds = at - past.at;
       const batches = worker.batches - before.batches;
-      const per = (now: number, then: number) => (batches > 0 ? (now - then) / batches : Number.NaN);
+      const seen = worker.fetch_us + worker.collate_us + worker.send_us > 0; // not of a torch DataLoader's
+      const per = (now: number, then: number) => (batches > 0 && seen ? (now - then) / batches : Number.NaN);
       const active =
         worker.fetch_us - before.fetch_us + worker.collate_us - before.collate_us + worker.send_us - before.send_us;
       return {

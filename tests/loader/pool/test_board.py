@@ -98,11 +98,11 @@ def counted(*durations: int) -> list[int]:
 
 
 @given(st.one_of(st.integers(0, 10**13), st.integers(0, 1000)))
-def test_cost_buckets_are_a_quarter_octave_wide(nanoseconds: int) -> None:
+def test_cost_buckets_are_an_eighth_of_an_octave_wide(nanoseconds: int) -> None:
     bucket, following = (counted(each).index(1) for each in (nanoseconds, nanoseconds + 1))
     assert following in (bucket, bucket + 1)
     if 256 <= nanoseconds < 10**11:
-        assert abs(cost_of_bucket(bucket) - nanoseconds) <= nanoseconds * 0.112
+        assert abs(cost_of_bucket(bucket) - nanoseconds) <= nanoseconds * 0.059
 
 
 def test_costs_are_counted(board: Board) -> None:

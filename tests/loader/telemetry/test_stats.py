@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,37 @@ def test_an_iterator_that_somebody_still_has_is_not_the_current_one() -> None:
     assert (made.stats().state, made.stats().epoch, made.stats().batch) == ("finished", 1, 5)
     assert made.state_dict()["batch"] == 0
     assert len(list(kept)) == 4
+
+
+class Hesitant:
+    """A sampler that takes its time before its first index."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __iter__(self) -> Iterator[int]:
+        self.begun.set()
+        self.go.wait(20)
+        yield from range(20)
+
+
+def test_while_an_epoch_is_begun_it_is_under_way_and_its_workers_are_there() -> None:
+    sampler = Hesitant()
+    sampler.go.set()
+    made = DataLoader(Samples(length=20), sampler=sampler, num_workers=2, persistent_workers=True)
+    assert len(list(made)) == 20
+    sampler.go.clear()
+    sampler.begun.clear()
+    thread = threading.Thread(target=lambda: list(made))
+    thread.start()
+    assert sampler.begun.wait(20)
+    time.sleep(0.05)
+    stats = made.stats()
+    sampler.go.set()
+    thread.join()
+    assert (stats.state, stats.epoch, stats.batch) == ("running", 1, 0)
+    assert len(stats.workers) == 2 and sum(worker.batches for worker in stats.workers) == 20
+    made.close()
 
 
 def epochs(made: Any) -> list[str]:
