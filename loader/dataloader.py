@@ -129,8 +129,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._pending: int | None = None
         self._pending_ticket: Ticket | None = None
         self._control = threading.RLock()
-        self._iterators: dict[int, weakref.ref[EpochIterator]] = {}
-        """By the numbers of their epochs. Not changed but replaced: others read it without a lock."""
+        self._iterators: tuple[weakref.ref[EpochIterator], ...] = ()
+        """The newest last. Replaced and never changed: others read it without a lock."""
         self._length: int | None = None
         """Batches in an epoch, as far as that is known."""
         self._resume_state: checkpoint.State | None = None
@@ -184,15 +184,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def register(self, iterator: EpochIterator) -> None:
         """An iterator begins an epoch: from now on it is the current one, and controlled."""
-        self._iterators = {each.number: weakref.ref(each) for each in (*self._living(), iterator)}
+        others = [weakref.ref(each) for each in self._living() if each is not iterator]
+        self._iterators = (*others, weakref.ref(iterator))
 
     def _living(self) -> list[EpochIterator]:
-        return [iterator for reference in self._iterators.values() if (iterator := reference()) is not None]
+        return [iterator for reference in self._iterators if (iterator := reference()) is not None]
 
     def _current(self) -> EpochIterator | None:
         """The iterator that training used last, if it is still there."""
-        reference = self._iterators.get(self.ledger.current)
-        return None if reference is None else reference()
+        number = self.ledger.current
+        return next((each for each in reversed(self._living()) if each.number == number), None)
 
     def _start_over_after_fork(self) -> None:
         """This is a forked copy of the process: pools, if there are any, belong to the original.
@@ -206,7 +207,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         before, self.ledger = self.ledger, Ledger()
         self.ledger.epochs, self.ledger.digest = before.epochs, before.digest
         self._iterator = None
-        self._iterators = {}
+        self._iterators = ()
         self._control = threading.RLock()
         self.gate = Gate()
 
@@ -226,7 +227,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._length = None
         self._pending_ticket = None
         self._start_over_after_fork()
-        self._publisher = None
 
     # -- live control ---------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def stats(self, seq: int = 0) -> Snapshot:
         """How everything stands now; `print` shows it as a small table."""
-        if not self.ledger.epochs:
+        if self._publisher is None:  # no epoch has begun
             self._learn_length()
         iterator = self._current()
         pool = iterator.pool if isinstance(iterator, PooledIterator) else None

@@ -142,7 +142,7 @@ def one_by_one(dataset: Any) -> Any:
 
 
 class _Picked:
-    """The samples of a Subset, as its `__getitems__` takes them: past a `__getitem__` of its own."""
+    """The samples of a Subset, one at a time, as its `__getitems__` takes them."""
 
     __slots__ = ("_subset", "_whole")
 

@@ -173,7 +173,5 @@ class PinStage:
                 finished.result = Decoded(None, batch, failure)
         elif self.mode == "mlock" and worker is not None and batch.encoded.slot >= 0:
             if worker.slots.mapping(batch.encoded.slot).lock():
-                self._tally.mode = "mlock"
-            elif self._tally.mode == "mlock" and not self._locked:
-                self._tally.mode = "none"
-            self._locked = self._tally.mode == "mlock"
+                self._locked = True
+            self._tally.mode = "mlock" if self._locked else "none"

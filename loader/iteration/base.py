@@ -68,9 +68,9 @@ class EpochIterator(Iterator[Any]):
 
     def close_epoch(self, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:
         """The epoch is over, in one way or another; only the first call counts."""
+        self.exhausted = self.exhausted or what == "ended"
         if not self.ended:
             self.ended = True
-            self.exhausted = what == "ended"
             self.ledger.leave(self.number)
             self.ledger.end_epoch(self.number, what, self.yielded, reason)
 

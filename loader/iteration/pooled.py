@@ -53,8 +53,8 @@ class PooledIterator(EpochIterator):
         if state is not None and state["base_seed"] is not None:
             self.base_seed = state["base_seed"]
         # Workers know their seed and, for iterable-style datasets, the number of shards from birth on.
-        other = self._iterable and self._num_workers != loader.num_workers
-        if refresh or other or state is not None or self.pool.is_closing():
+        resharded = self._iterable and self._num_workers != loader.num_workers
+        if refresh or resharded or state is not None or self.pool.is_closing():
             self.pool.close()
             self.pool = self._make_pool(loader)
         self._promised = loader._IterableDataset_len_called

@@ -348,7 +348,7 @@ class Conductor(threading.Thread):
             if worker is None:
                 continue
             if operation == "forked":
-                worker.pid = rest[1]
+                worker.pid, worker.born = rest[1], True
                 self.observer.ledger.worker("born", worker.id, worker.pid)
             elif operation == "exited":
                 worker.pid = rest[1]
@@ -420,20 +420,22 @@ class Conductor(threading.Thread):
     def _shut_down(self) -> None:
         self._ended = True
         try:
-            self._refuse_requests()
-            if self._resizing is not None:
-                _settle_late(self._resizing)
-            self._abandon()
-            self._crew.dismiss()
+            try:
+                self._refuse_requests()
+                if self._resizing is not None:
+                    _settle_late(self._resizing)
+                self._abandon()
+            finally:
+                self._crew.dismiss()
             began = time.monotonic()
             while (left := began + self._grace(began) - time.monotonic()) > 0 and self._crew.see_off(left * 1000):
                 pass
             for worker in self.roster:
-                if worker.pid:
+                if worker.born:
                     self.observer.ledger.worker("retired", worker.id, worker.pid)
         finally:
             self.dismissed.set()
-        self._crew.end()
+            self._crew.end()
 
     def _grace(self, began: float) -> float:
         """Seconds that workers have from `began` on; few if Ctrl-C was pressed meanwhile or just before."""

@@ -36,6 +36,23 @@ def _alone() -> Iterator[None]:
             _starting.release()
 
 
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until this is over: within a fork it would leave a process that nobody knows of."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    noted: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *about: noted.append(about))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if noted:
+        handler(*noted[0])
+
+
 _zygotes: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -63,11 +80,15 @@ class Nursery:
                 self.process = context.Process(
                     target=run_zygote, args=(theirs, Parcel(recipe), rows), name="loader-zygote", daemon=True
                 )
-                self.process.start()
+                with _uninterrupted():
+                    self.process.start()
                 self.channel.send(("begin",), [board_descriptor, stacks_write])
             except BaseException:
                 self.channel.close()
                 os.close(self._stacks_read)
+                if (zygote := self.__dict__.get("process")) is not None and zygote.pid is not None:
+                    zygote.kill()  # it has no workers yet
+                    zygote.join()
                 raise
             finally:
                 theirs.close()

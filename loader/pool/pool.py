@@ -98,9 +98,14 @@ class Pool:
             _open.add(conductor)
             conductor.start()
         except BaseException:  # see point 5 of the conductor's argument
-            if conductor is None or conductor.claim():
-                _open.discard(conductor)
+            if conductor is None:
                 undo.close()
+            elif conductor.claim():
+                try:
+                    _open.discard(conductor)
+                    undo.close()
+                finally:
+                    conductor.over.set()
             else:
                 conductor.dismiss(HURRY)
             raise

@@ -17,6 +17,8 @@ class WorkerHandle:
     channel: Channel
     pid: int = 0
     """0: not forked yet."""
+    born: bool = False
+    """Its birth was told."""
     up: bool = False
     """It has said hello and takes tasks."""
     leaving: bool = False

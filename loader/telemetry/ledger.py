@@ -60,7 +60,7 @@ class Ledger:
         self.batch = 0
         """Batches yielded in the current epoch."""
         self.current = 0
-        """The epoch that `next()` was called for last."""
+        """The epoch that was begun last, or asked for a batch after that."""
         self.cost = SampleCost()
         """Sample times of the last epoch that ended."""
         self.slowest: list[tuple[str, int]] = []
@@ -112,8 +112,6 @@ class Ledger:
         self.failed = what == "failed"
         if number == self.current:
             self.batch = batches
-            if what == "abandoned" and self._under_way:  # somebody only had a look, in the midst of another epoch
-                self.current = max(self._under_way)
         self.emit(EpochEvent(time.time(), what, number, batches, reason[:16384]))
 
     def add(self, epoch: int, batch: int, indices: Any, seed: int, samples: int, nbytes: int) -> None:

@@ -14,10 +14,10 @@ MOST_PARTS = 1024
 
 def measure(batch: Any) -> tuple[int, int]:
     """Samples, as the length of the first tensor says (0: there is none), and bytes of all tensors and arrays."""
-    if type(batch) is torch.Tensor:
-        return batch.shape[0] if batch.ndim else 1, batch.nbytes
-    samples, size, parts = 0, 0, deque([batch])
     try:
+        if type(batch) is torch.Tensor:
+            return batch.shape[0] if batch.ndim else 1, batch.nbytes
+        samples, size, parts = 0, 0, deque([batch])
         for _ in range(MOST_PARTS):
             if not parts:
                 break
@@ -31,6 +31,6 @@ def measure(batch: Any) -> tuple[int, int]:
                 parts.extend(part.values())
             elif isinstance(part, list | tuple):
                 parts.extend(part[:MOST_PARTS])
-    except Exception:  # a type of the user's own, of which nothing is known
+    except Exception:  # a sparse or nested tensor, or a type of the user's own: nothing is known of it
         return 0, 0
     return samples, size

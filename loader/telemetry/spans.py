@@ -3,13 +3,15 @@
 While somebody watches, the conductor adds one row to a ring for every `stride`-th batch that a worker has sent, the
 iterating thread notes in it when the batch is yielded, and the publisher takes the rows. A batch that is ready long
 before training wants it is told before that moment, since the timeline shows what workers do now, and once more when it
-is yielded. The stride is 1 up to
-`RATE` batches a second and a power of two beyond, so that which batches are shown depends on their number and not on
-how long they took, and a fast loader does not pay for pictures that nobody could look at.
+is yielded.
+
+The stride is 1 up to `RATE` batches a second and a power of two beyond, so that which batches are shown depends on
+their number and not on how long they took, and a fast loader does not pay for pictures that nobody could look at.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass
 
@@ -76,11 +78,12 @@ class SpanRing:
 
     def add(self, key: Key, worker: int, start: int, fetched: int, collated: int, sent: int) -> None:
         """A batch has arrived. Moments are ns of the monotonic clock; -1: not come to."""
-        if len(self._ring) == RING:
-            self.lost += 1
-            self._unyielded.pop(self._ring[0].key, None)
-        if len(self._unyielded) == RING:
-            self._unyielded.pop(next(iter(self._unyielded)), None)
+        with contextlib.suppress(IndexError, RuntimeError, StopIteration):  # another thread takes them at this moment
+            if len(self._ring) == RING:
+                self.lost += 1
+                self._unyielded.pop(self._ring[0].key, None)
+            if len(self._unyielded) >= RING:
+                self._unyielded.pop(next(iter(self._unyielded)), None)
         row = _Row(key, worker, start, fetched, collated, sent)
         self._unyielded[key] = row
         self._ring.append(row)
@@ -94,7 +97,7 @@ class SpanRing:
 
     def take(self, now: int, wall: float) -> Spans | None:
         """What was added since the last call. The same moment by the monotonic clock, ns, and in Unix time."""
-        late, rows = emptied(self._late), emptied(self._ring)
+        late, rows = emptied(self._late)[-RING:], emptied(self._ring)[-RING:]
         stride = self._choose_stride(len(rows), now)
         chosen = [row for row in rows if row.key[2] % stride == 0]
         for row in chosen:

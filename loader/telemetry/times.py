@@ -32,6 +32,7 @@ class TimeAccount:
         self._cause = Cause.COMPUTE
         self._waiting = False
         self._changes: deque[tuple[int, Cause]] = deque()
+        """Of the wait under way, or of the last one."""
 
     def copy(self, now: int) -> TimeAccount:
         """The account as it is now; it does not change with this one."""
@@ -52,7 +53,7 @@ class TimeAccount:
 
     def wait(self, now: int, cause: Cause) -> None:
         """Nothing is ready: from now on the time belongs to `cause`."""
-        self._changes.clear()
+        self._changes = deque()
         self._book(now)
         self._cause = cause
         self._waiting = True
@@ -72,7 +73,6 @@ class TimeAccount:
             self._book(now)
         self._waiting = False
         self._cause = Cause.STARVATION
-        self._changes.clear()
 
     def exit(self, now: int) -> None:
         """`next()` returns."""
@@ -96,11 +96,11 @@ class TimeAccount:
             self._last = now
 
     def _totals(self, now: int) -> list[int]:
-        sums, last, cause, waiting = self._sums[:], self._last, self._cause, self._waiting
+        sums, last, cause, changes = self._sums[:], self._last, self._cause, self._changes if self._waiting else ()
         if last is None:
             return sums
         now = max(now, last)  # it may have been looked up before
-        for moment, following in list(self._changes) if waiting else ():
+        for moment, following in list(changes):
             moment = min(max(moment, last), now)  # noqa: PLW2901
             sums[cause] += moment - last
             last, cause = moment, following

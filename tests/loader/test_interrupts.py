@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from loader.pinning import PinStage
 from loader.pool.conductor import Conductor
 from loader.pool.pool import Pool
 from loader.pool.signals import Doorbell
+from loader.telemetry.observer import Observer
 from tests.loader.support import DataLoader, Samples, descendants
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -192,3 +194,36 @@ def test_the_collector_may_end_a_pool_while_a_lock_of_threading_s_is_held() -> N
     with threading._active_limbo_lock:  # type: ignore[attr-defined]
         del iterator  # would not return
     assert conductor.over.is_set()
+
+
+def test_a_pool_whose_end_meets_an_error_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = DataLoader(Samples(length=60), num_workers=1)
+    iterator = iter(made)
+    next(iterator)
+
+    def fail(_observer: Any, _workers: Any) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("ignore", pytest.PytestUnhandledThreadExceptionWarning)
+        patched.setattr(Observer, "epoch_ended", fail)
+        patched.setattr(threading, "excepthook", lambda _about: None)
+        made.close()
+
+
+def test_an_interrupt_while_the_zygote_is_forked_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from multiprocessing import popen_fork
+
+    real = popen_fork.Popen._launch  # type: ignore[attr-defined]
+
+    def launch(popen: Any, process: Any) -> None:
+        real(popen, process)
+        signal.raise_signal(signal.SIGINT)
+
+    made = DataLoader(Samples(length=6), num_workers=1, multiprocessing_context="fork")
+    with monkeypatch.context() as patched:
+        patched.setattr(popen_fork.Popen, "_launch", launch)
+        with pytest.raises(KeyboardInterrupt):
+            iter(made)
+    assert len(list(made)) == 6
+    made.close()

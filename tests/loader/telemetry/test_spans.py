@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -188,3 +190,38 @@ def test_when_a_batch_is_yielded_is_told_in_the_end(style: Any, server: GoodServ
     assert all(moment > end for moment, end in zip(yielded[1:], got, strict=False))
     for _, span in told:
         assert span.yielded_us >= span.sent_us
+
+
+def test_three_threads_may_meet_at_a_full_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conductor adds rows of which many are never yielded, training yields, the publisher takes."""
+    monkeypatch.setattr("loader.telemetry.spans.RING", 8)
+    ring = SpanRing()
+    ring.watch(0)
+    end = time.monotonic() + 1.5
+    problems: list[BaseException] = []
+
+    def repeat(step: Any) -> None:
+        number = 0
+        try:
+            while time.monotonic() < end:
+                step(number)
+                number += 1
+        except BaseException as error:
+            problems.append(error)
+
+    steps = (
+        lambda n: ring.add((0, -1, n), 0, 1, 2, 3, 4),
+        lambda n: ring.yielded((0, -1, n + n % 3), 5),
+        lambda n: ring.take(n, 0.0),
+    )
+    threads = [threading.Thread(target=repeat, args=(step,)) for step in steps]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert problems == []

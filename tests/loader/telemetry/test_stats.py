@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from loader.protocol import CommandEvent, EpochEvent, Snapshot, Spans, WorkerEvent
 from tests.loader.support import DataLoader, Samples, Stream
@@ -184,7 +185,8 @@ def test_a_look_into_a_loader_amidst_an_epoch_is_another_epoch(workers: int) -> 
     for number, _ in enumerate(made, 1):
         if number == 10:
             next(iter(made))
-            assert made.state_dict()["batch"] == 10, "of the epoch that goes on"
+            continue
+        assert made.state_dict()["batch"] == number, "of the epoch that goes on"
         stats = made.stats()
         assert (stats.state, stats.epoch, stats.batch) == ("running", 0, number)
         assert stats.batches == number + (number >= 10)
@@ -234,6 +236,64 @@ def test_while_an_epoch_is_begun_it_is_under_way_and_its_workers_are_there() -> 
     made.close()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_old_iterator_that_somebody_has_forgotten_is_not_where_training_is(workers: int) -> None:
+    made = DataLoader(Samples(length=8), num_workers=workers)
+    forgotten = iter(made)
+    next(forgotten)
+    for _ in range(3):
+        for _ in made:
+            break
+    assert (made.state_dict()["epoch"], made.state_dict()["batch"]) == (4, 0)
+    assert made.stats().state == "finished"
+    del forgotten
+    made.close()
+
+
+def test_two_iterators_of_one_epoch_are_both_closed() -> None:
+    made = DataLoader(Samples(length=8), num_workers=1)
+    first = iter(made)
+    next(first)
+    made.load_state_dict(made.state_dict())
+    second = iter(made)
+    next(second)
+    made.close()
+    for iterator in (first, second):
+        with pytest.raises(RuntimeError, match="closed"):
+            next(iterator)
+
+
+def test_a_persistent_epoch_that_was_left_and_is_read_to_its_end_has_ended() -> None:
+    made = DataLoader(Samples(length=8), num_workers=1, persistent_workers=True)
+    first = iter(made)
+    next(first)
+    second = iter(made)
+    next(second)
+    del second
+    list(first)
+    assert (made.state_dict()["epoch"], made.state_dict()["batch"]) == (2, 0)
+    made.close()
+
+
+def odd_batch(kind: str) -> Any:
+    if kind == "sparse":
+        return torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.tensor([1.0, 2.0]), (3,))
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+class OddBatches(Samples):
+    def __getitem__(self, key: Any) -> Any:
+        return self.kind
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
+@pytest.mark.parametrize("kind", ["sparse", "nested"])
+def test_batches_of_unknown_size_are_yielded(kind: str) -> None:
+    made = DataLoader(OddBatches(kind, length=3), collate_fn=lambda _: odd_batch(kind))
+    assert len(list(made)) == 3
+    assert made.stats().bytes == 0
+
+
 def epochs(made: Any) -> list[str]:
     return [event.what for event in made.ledger.take_events() if isinstance(event, EpochEvent)]
 
@@ -270,6 +330,7 @@ def test_every_worker_that_is_born_retires(persistent: bool) -> None:
     events = [event for event in made.ledger.take_events() if isinstance(event, WorkerEvent)]
     born = [(event.worker, event.pid) for event in events if event.what == "born"]
     assert len(born) == (2 if persistent else 4)
+    assert 0 not in dict(born).values()
     assert sorted((event.worker, event.pid) for event in events if event.what == "retired") == sorted(born)
 
 
