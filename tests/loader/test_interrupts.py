@@ -197,9 +197,11 @@ def test_the_collector_may_end_a_pool_while_a_lock_of_threading_s_is_held() -> N
 
 
 def test_a_pool_whose_end_meets_an_error_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = descendants(os.getpid())
     made = DataLoader(Samples(length=60), num_workers=1)
     iterator = iter(made)
     next(iterator)
+    started = descendants(os.getpid()) - before
 
     def fail(_observer: Any, _workers: Any) -> None:
         raise ZeroDivisionError
@@ -209,6 +211,7 @@ def test_a_pool_whose_end_meets_an_error_ends(monkeypatch: pytest.MonkeyPatch) -
         patched.setattr(Observer, "epoch_ended", fail)
         patched.setattr(threading, "excepthook", lambda _about: None)
         made.close()
+    assert started and not started & descendants(os.getpid())
 
 
 def test_an_interrupt_while_the_zygote_is_forked_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
