@@ -94,7 +94,8 @@ class TorchSource:
         self._length: int | None = None
         self._ledger = Ledger()
         self._usage = Usage()
-        self._looking = threading.Lock()
+        self._looking = threading.RLock()
+        """Held while workers are looked at. The collector may end an epoch there, which looks at them, too."""
         self._workers: dict[int, int] = {}
         """pid → number of workers that were alive when last looked at."""
         self._yielded: Counter[int] = Counter()
@@ -292,7 +293,8 @@ class TorchSource:
                 status = _exit_status(pid, process)
                 if status is None:
                     continue
-                del self._workers[pid]
+                if self._workers.pop(pid, None) is None:
+                    continue
                 if process is None or iterator._shutdown or status == 0:
                     self._ledger.worker("retired", number, pid)
                 else:

@@ -18,6 +18,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset
 
 from loader.protocol import EpochEvent, Stall, WorkerEvent
+from loader.telemetry import torch_source
 from loader.telemetry.torch_source import TorchSource
 from loader.telemetry.watching import WatchedEpoch, watch
 from tests.loader.support import ROOT, Samples, Stream
@@ -306,3 +307,23 @@ def test_a_worker_s_batches_are_those_that_training_got(persistent: bool) -> Non
         born, retired = ({e.pid for e in events if e.what == what} for what in ("born", "retired"))
         assert len(born) == 4 and born == retired
     plain._iterator = None
+
+
+def test_the_collector_may_end_an_epoch_while_workers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = TorchSource(plain := Torch(Samples("int", 20), num_workers=1), "train")
+    epochs = [WatchedEpoch(source, iter(plain), 20) for _ in range(2)]
+    for epoch in epochs:
+        next(epoch)
+    del epoch
+    real, looked = torch_source._exit_status, []
+
+    def collect(pid: int, process: Any) -> int | None:
+        looked.append(pid)
+        if len(epochs) == 2:
+            del epochs[0]
+        return real(pid, process)
+
+    monkeypatch.setattr(torch_source, "_exit_status", collect)
+    assert len(source.snapshot(0).workers) == 1
+    assert len(epochs) == 1 and len(looked) >= 3
+    assert [event.what for event in source.take_events() if isinstance(event, EpochEvent)].count("abandoned") == 1
