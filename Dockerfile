@@ -50,7 +50,7 @@ USER 10001:10001
 
 FROM runtime AS training
 COPY --from=training-packages /opt/penstock /opt/penstock
-CMD ["torchrun", "--nproc-per-node", "2", "-m", "loader.demo.distributed"]
+CMD ["torchrun", "--nproc-per-node", "2", "-m", "penstock.demo.distributed"]
 
 # The last stage is what `docker build .` makes.
 FROM runtime AS backend

@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 .PHONY: demo test check ruff mypy svelte-check pytest vitest bench soak screenshots browser clean
 
 demo: $(READY)
-	@$(BIN)/python -m loader.demo $(DEMO)
+	@$(BIN)/python -m penstock.demo $(DEMO)
 
 # What does not need each other first, side by side; then the tests, which want the machine for themselves.
 test: $(READY)
@@ -69,4 +69,4 @@ $(ADOPTED): $(READY)
 		&& touch $@ || echo "not all of them could be installed: tests that need them are skipped"
 
 clean:
-	@rm -rf $(VENV) build dist backend/static frontend/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist backend/penstock_dashboard/static frontend/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

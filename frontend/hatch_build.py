@@ -1,4 +1,4 @@
-"""Builds the dashboard into `backend/static/` when a wheel or an editable install is made.
+"""Builds the dashboard into `backend/penstock_dashboard/static/` when a wheel or an editable install is made.
 
     [tool.hatch.build.hooks.custom]
     path = "frontend/hatch_build.py"
@@ -33,13 +33,13 @@ class FrontendBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
         root = Path(self.root)
         frontend = root / "frontend"
-        static = root / "backend" / "static"
+        static = root / "backend" / "penstock_dashboard" / "static"
         if not (frontend / "package.json").exists():
             if not (static / "index.html").exists():
                 raise RuntimeError(f"Neither the frontend's sources nor its built pages are in {root}.")
         elif os.environ.get("PENSTOCK_SKIP_FRONTEND") != "1":
             build(frontend, static)
-        build_data["artifacts"].append("/backend/static/**")
+        build_data["artifacts"].append("/backend/penstock_dashboard/static/**")
 
 
 def build(frontend: Path, static: Path) -> None:

@@ -6,7 +6,7 @@ export default defineConfig({
   base: "./",
   plugins: [svelte()],
   build: {
-    outDir: "../backend/static",
+    outDir: "../backend/penstock_dashboard/static",
     emptyOutDir: true,
     target: "es2022",
     // Nothing inline: the server's content security policy allows files of its own origin only.

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from penstock import DataLoader
+from penstock.accelerate import prepare
 from torch.utils.data import IterableDataset, TensorDataset
-
-from loader import DataLoader
-from loader.accelerate import prepare
 
 
 class Numbers(IterableDataset[int]):

@@ -9,9 +9,8 @@ from typing import Any
 
 import lightning
 import torch
+from penstock import DataLoader
 from torch.utils.data import TensorDataset
-
-from loader import DataLoader
 
 ARGUMENTS: dict[str, Any] = {"name": "train", "monitor": False, "publish_interval": 0.5, "max_retries": 7}
 

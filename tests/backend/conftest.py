@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penstock_dashboard.settings import Settings
 
-from backend.settings import Settings
 from tests.backend.harness import BRISK, Running, serving
 
 

@@ -16,16 +16,15 @@ from typing import Any, TypeVar
 
 import httpx
 import msgspec
+from penstock import protocol
+from penstock.protocol import Config, Events, Hello, Identity, Queues, Snapshot, Times, Worker
+from penstock_dashboard.app import create_app
+from penstock_dashboard.core import Backend
+from penstock_dashboard.ports import listen
+from penstock_dashboard.security.tokens import Keyring, Token, TokenFile, save
+from penstock_dashboard.server import make_server
+from penstock_dashboard.settings import Settings, Timing
 from websockets.sync.client import ClientConnection, connect
-
-from backend.app import create_app
-from backend.core import Backend
-from backend.ports import listen
-from backend.security.tokens import Keyring, Token, TokenFile, save
-from backend.server import make_server
-from backend.settings import Settings, Timing
-from loader import protocol
-from loader.protocol import Config, Events, Hello, Identity, Queues, Snapshot, Times, Worker
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
@@ -184,7 +183,7 @@ def spawn(
         before()
 
     return subprocess.Popen(
-        [sys.executable, "-m", "backend", "dashboard", *arguments],
+        [sys.executable, "-m", "penstock_dashboard", "dashboard", *arguments],
         cwd=ROOT,
         env={**environment(folder), **more},
         stdout=subprocess.PIPE,

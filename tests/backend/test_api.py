@@ -17,6 +17,11 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis.errors import Unsatisfiable
+from penstock.protocol import EpochEvent, Stall
+from penstock_dashboard import problems
+from penstock_dashboard.problems import MEDIA_TYPE
+from penstock_dashboard.routes.pages import make_router
+from penstock_dashboard.settings import Limits, Settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -27,11 +32,6 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from backend import problems
-from backend.problems import MEDIA_TYPE
-from backend.routes.pages import make_router
-from backend.settings import Limits, Settings
-from loader.protocol import EpochEvent, Stall
 from tests.backend.harness import BRISK, Address, Running, bearer, serving
 
 CHECKS = [

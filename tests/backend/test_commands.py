@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from penstock.protocol import Command, Config
+from penstock_dashboard.settings import Limits, Settings
 
-from backend.settings import Limits, Settings
-from loader.protocol import Command, Config
 from tests.backend.harness import BRISK, Address, Running, serving, until
 
 

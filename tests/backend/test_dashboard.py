@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penstock import discovery
+from penstock.protocol import EpochEvent
+from penstock_dashboard.cli import main
+from penstock_dashboard.dashboard import add_parser, settings_from
+from penstock_dashboard.settings import DAY, HOUR, Settings
 from websockets.exceptions import ConnectionClosed
 
-from backend.cli import main
-from backend.dashboard import add_parser, settings_from
-from backend.settings import DAY, HOUR, Settings
-from loader import discovery
-from loader.protocol import EpochEvent
 from tests.backend.harness import PATIENCE, ROOT, Dashboard, dashboard, environment, serving, spawn, until
 
 
@@ -168,7 +168,7 @@ def test_listening_to_the_network_says_what_that_means(folder: Path) -> None:
 
 
 def test_the_backend_imports_no_torch() -> None:
-    code = "import sys, backend.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, penstock_dashboard.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=PATIENCE)
 
 

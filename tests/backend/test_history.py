@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.protocol import History, Rates
+from penstock_dashboard.rates import FIELDS
+from penstock_dashboard.settings import Retention
+from penstock_dashboard.store import compaction
+from penstock_dashboard.store.history import read_history
+from penstock_dashboard.store.samples import Sample, pack
+from penstock_dashboard.store.schema import open_database
 
-from backend.rates import FIELDS
-from backend.settings import Retention
-from backend.store import compaction
-from backend.store.history import read_history
-from backend.store.samples import Sample, pack
-from backend.store.schema import open_database
-from loader.protocol import History, Rates
 from tests.backend.harness import Running
 
 BEGIN = 1_700_000_040.0

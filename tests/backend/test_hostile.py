@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penstock.protocol import MAX_MESSAGE
+from penstock_dashboard.settings import Limits, Settings
 from websockets.exceptions import InvalidStatus
 
-from backend.settings import Limits, Settings
-from loader.protocol import MAX_MESSAGE
 from tests.backend.harness import BRISK, PATIENCE, Address, Running, serving, until
 
 

@@ -8,10 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from websockets.exceptions import ConnectionClosed
-
-from backend.settings import Limits, Settings, Timing
-from loader.protocol import (
+from penstock.protocol import (
     PROTOCOL,
     Ack,
     Detail,
@@ -20,6 +17,9 @@ from loader.protocol import (
     Refused,
     WorkerEvent,
 )
+from penstock_dashboard.settings import Limits, Settings, Timing
+from websockets.exceptions import ConnectionClosed
+
 from tests.backend.harness import PATIENCE, Running, decode, make_hello, make_snapshot, serving, until
 
 

@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from websockets.exceptions import ConnectionClosed
-from websockets.frames import Frame as WsFrame
-from websockets.frames import Opcode
-
-from backend.settings import Limits, Settings
-from loader.protocol import (
+from penstock.protocol import (
     CommandChanged,
     Detail,
     EpochEvent,
@@ -30,6 +25,11 @@ from loader.protocol import (
     StoredEvent,
     Subscribe,
 )
+from penstock_dashboard.settings import Limits, Settings
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame as WsFrame
+from websockets.frames import Opcode
+
 from tests.backend.harness import BRISK, PATIENCE, FakeLoader, Running, serving, until
 
 

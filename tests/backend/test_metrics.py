@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.protocol import Worker
 from prometheus_client.parser import text_string_to_metric_families
 
-from loader.protocol import Worker
 from tests.backend.harness import Address, Running, make_snapshot
 
 LABELS = ("run", "rank", "loader", "worker", "kind", "queue", "phase", "action", "state", "version")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from penstock.protocol import Times, Worker
+from penstock_dashboard.rates import Meter
 
-from backend.rates import Meter
-from loader.protocol import Times, Worker
 from tests.backend.harness import make_snapshot
 
 

@@ -7,8 +7,8 @@ import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from backend.store.samples import (
+from penstock.protocol import Rates
+from penstock_dashboard.store.samples import (
     WIDTH,
     Bucket,
     Sample,
@@ -20,7 +20,6 @@ from backend.store.samples import (
     to_rows,
     unpack,
 )
-from loader.protocol import Rates
 
 number = st.floats(0, 2.0**40, width=32)
 rows = st.lists(st.tuples(st.floats(0, 600, width=32), number), min_size=1, max_size=60)

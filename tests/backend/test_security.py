@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from penstock_dashboard.security.buckets import TokenBucket
+from penstock_dashboard.security.hosts import Hosts, is_loopback, split_host, split_origin
+from penstock_dashboard.security.tokens import Keyring, Token, TokenFile, UnusableTokenFile, load, save
+from penstock_dashboard.settings import Limits, Settings
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from backend.security.buckets import TokenBucket
-from backend.security.hosts import Hosts, is_loopback, split_host, split_origin
-from backend.security.tokens import Keyring, Token, TokenFile, UnusableTokenFile, load, save
-from backend.settings import Limits, Settings
 from tests.backend.harness import BRISK, Address, FakeLoader, Running, serving, until
 
 # ------------------------------------------------------------------------------------------ scopes × routes

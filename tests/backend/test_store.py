@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penstock.protocol import Ack, EpochEvent, Happened, Rates, Session, Spans
+from penstock_dashboard.settings import Retention, Settings
+from penstock_dashboard.store import FILE_NAME, compaction
+from penstock_dashboard.store.samples import Sample, pack
+from penstock_dashboard.store.schema import MIGRATIONS, open_database
 from websockets.exceptions import ConnectionClosed
 
-from backend.settings import Retention, Settings
-from backend.store import FILE_NAME, compaction
-from backend.store.samples import Sample, pack
-from backend.store.schema import MIGRATIONS, open_database
-from loader.protocol import Ack, EpochEvent, Happened, Rates, Session, Spans
 from tests.backend.harness import BRISK, Address, Dashboard, FakeLoader, dashboard, decode, serving
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-
-from backend.store import EventRecord
-from backend.viewer import LiveEvent, Viewer
-from loader.protocol import Gap, Happened, Subscribe, ToViewer
+from penstock.protocol import Gap, Happened, Subscribe, ToViewer
+from penstock_dashboard.store import EventRecord
+from penstock_dashboard.viewer import LiveEvent, Viewer
 
 LOADERS = ("a:0:x", "b:0:x")
 

@@ -23,15 +23,15 @@ from typing import Any
 
 import msgspec
 import psutil  # type: ignore[import-untyped]
+from penstock.protocol import Ack, Events, Rates, Stall, Subscribe, ToLoader, Welcome
+from penstock_dashboard.rates import FIELDS
+from penstock_dashboard.settings import Retention
+from penstock_dashboard.store import compaction
+from penstock_dashboard.store.history import read_history
+from penstock_dashboard.store.samples import Sample, pack
+from penstock_dashboard.store.schema import open_database
 from websockets.asyncio.client import connect
 
-from backend.rates import FIELDS
-from backend.settings import Retention
-from backend.store import compaction
-from backend.store.history import read_history
-from backend.store.samples import Sample, pack
-from backend.store.schema import open_database
-from loader.protocol import Ack, Events, Rates, Stall, Subscribe, ToLoader, Welcome
 from tests.backend.harness import Dashboard, dashboard, die_with_parent, make_hello, make_snapshot
 
 WARM_UP = 3.0

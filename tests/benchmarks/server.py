@@ -18,10 +18,9 @@ import urllib.request
 from http import HTTPStatus
 
 import msgspec
+from penstock import protocol
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
-
-from loader import protocol
 
 
 class Server:

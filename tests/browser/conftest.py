@@ -28,7 +28,7 @@ from playwright.sync_api import (  # noqa: E402
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-STATIC = ROOT / "backend" / "static"
+STATIC = ROOT / "backend" / "penstock_dashboard" / "static"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--no-sandbox",

@@ -27,7 +27,7 @@ class Dashboard:
 
     def start(self, *arguments: str) -> None:
         """Start, or start again on the same port with the same data."""
-        command = [sys.executable, "-m", "backend", "dashboard", "--no-discovery", "--port", self._port]
+        command = [sys.executable, "-m", "penstock_dashboard", "dashboard", "--no-discovery", "--port", self._port]
         command += ["--data", str(self._folder / "data"), "--token-file", str(self._tokens), *arguments]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self._process.stdout is not None
@@ -57,7 +57,7 @@ class Dashboard:
         self._process = None
 
     def add_token(self, name: str, *scopes: str) -> str:
-        command = [sys.executable, "-m", "backend", "tokens", "--token-file", str(self._tokens), "add", name]
+        command = [sys.executable, "-m", "penstock_dashboard", "tokens", "--token-file", str(self._tokens), "add", name]
         for scope in scopes:
             command += ["--scope", scope]
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

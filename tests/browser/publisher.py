@@ -12,10 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from penstock.protocol import Command, Events, Goodbye, Outcome, ToLoader, Welcome, loader_id
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
-
-from loader.protocol import Command, Events, Goodbye, Outcome, ToLoader, Welcome, loader_id
 
 from .simulated import Scenario, SimulatedLoader
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from loader.protocol import (
+from penstock.protocol import (
     PROTOCOL,
     Command,
     CommandEvent,

@@ -33,7 +33,7 @@ def demo(dashboard: Dashboard) -> Iterator[Demo]:
 
     def start(scenario: str, run: str) -> None:
         where = {"PENSTOCK_URL": dashboard.url, "PENSTOCK_TOKEN": dashboard.token, "PENSTOCK_RUN": run}
-        command = [sys.executable, "-m", "loader.demo", "--scenario", scenario]
+        command = [sys.executable, "-m", "penstock.demo", "--scenario", scenario]
         processes.append(
             subprocess.Popen(
                 command, cwd=ROOT, env={**os.environ, **where}, stdout=subprocess.DEVNULL, start_new_session=True

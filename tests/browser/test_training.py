@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 SCRIPT = """
 import json, os, threading, time
 import torch
-from loader import DataLoader
+from penstock import DataLoader
 
 class Slow(torch.utils.data.Dataset):
     def __len__(self):
@@ -136,7 +136,7 @@ def test_a_killed_training_is_shown_lost(signed_in: Open, page: Page, real: Trai
 INLINE = """
 import os, threading, time
 import torch
-from loader import DataLoader
+from penstock import DataLoader
 
 class Slow(torch.utils.data.Dataset):
     def __getitem__(self, index):

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from penstock_dashboard.settings import Settings
 from prometheus_client.parser import text_string_to_metric_families
 
-from backend.settings import Settings
 from tests.backend.harness import BRISK, Running, serving
 from tests.compose.files import MONITORING, services
 

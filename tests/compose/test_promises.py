@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch.distributed.run
+from penstock.demo import distributed
+from penstock_dashboard.dashboard import add_parser, settings_from
+from penstock_dashboard.settings import Settings
 
-from backend.dashboard import add_parser, settings_from
-from backend.settings import Settings
-from loader.demo import distributed
 from tests.compose.files import ROOT, calls, compose, script, services, stage
 
 OURS = ("backend", "training")
@@ -132,4 +132,6 @@ def test_only_what_is_copied_reaches_the_build() -> None:
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
     assert all((ROOT / rule[1:]).exists() for rule in rules if rule.startswith("!"))
-    assert {"backend/static", "frontend/node_modules"} <= set(rules), "built inside, from the sources"
+    assert {"backend/penstock_dashboard/static", "frontend/node_modules"} <= set(rules), (
+        "built inside, from the sources"
+    )

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from penstock_dashboard.security.tokens import load
 
-from backend.security.tokens import load
 from tests.backend.harness import PATIENCE, die_with_parent, environment, until
 from tests.compose.files import script
 

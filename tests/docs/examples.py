@@ -7,7 +7,7 @@ from dataclasses import dataclass
 DATA = """
 import torch
 from torch.utils.data import TensorDataset
-from loader import DataLoader
+from penstock import DataLoader
 torch.manual_seed(0)
 dataset = TensorDataset(torch.randn(1024, 8), torch.randn(1024, 1))
 """

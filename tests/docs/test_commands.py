@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock import DataLoader
 
-from loader import DataLoader
 from tests.backend.harness import dashboard, environment
 from tests.docs.commands import Command, commands
 from tests.docs.markdown import ROOT, blocks
@@ -63,7 +63,7 @@ def check_penstock(command: Command) -> None:
     arguments = [word for word in command.arguments if word != "--help"]
     if arguments[-1] == "--frame-ancestor":
         arguments.append("http://localhost")  # talked about without its value
-    takes("backend", ["tokens", "list"] if arguments == ["tokens"] else arguments)
+    takes("penstock_dashboard", ["tokens", "list"] if arguments == ["tokens"] else arguments)
 
 
 def check_python(command: Command) -> None:
@@ -177,7 +177,12 @@ def test_commands_for_scripts_do_what_is_printed_beside_them(watched_training: D
 
 def penstock(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "backend", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "penstock_dashboard", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, f"penstock {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout

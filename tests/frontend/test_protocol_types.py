@@ -1,4 +1,4 @@
-"""The browser's types say what `loader/protocol.py` says."""
+"""The browser's types say what `loader/penstock/protocol.py` says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from types import ModuleType
 
 import msgspec
 import pytest
-
-from loader import protocol
+from penstock import protocol
 
 FRONTEND = Path(__file__).resolve().parents[2] / "frontend"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from penstock import DataLoader
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from loader import DataLoader
 from tests.loader.support import draw, wait_until
 
 

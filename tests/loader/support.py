@@ -205,7 +205,7 @@ def wait_until(condition: Callable[[], Any], what: str, patience: float = 30.0) 
 _TEMPLATE = """
 import json, os, signal, socket, sys
 import torch, numpy
-import loader.dataloader, tests.loader.support
+import penstock.dataloader, tests.loader.support
 control = socket.socket(fileno=int(sys.argv[1]))
 while True:
     message, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 3)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from penstock.arguments import Assumed
 from torch.utils.data import IterableDataset
 
-from loader.arguments import Assumed
 from tests.loader.support import (
     DataLoader,
     Samples,

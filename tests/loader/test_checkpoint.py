@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from penstock import DataLoader
 from torch.utils import data
 
 import loader as penstock
-from loader import DataLoader
 from tests.loader.scenarios import Loaders, SavedIteratorStream, SavedStream, plain, split_evenly
 from tests.loader.support import Draws, Samples, Stream
 

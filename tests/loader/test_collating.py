@@ -16,10 +16,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock.collating import collate_into, default_collate, default_convert
 from torch.utils import data
 from torch.utils.data._utils import collate as torchs
-
-from loader.collating import collate_into, default_collate, default_convert
 
 Point = namedtuple("Point", ["x", "y"])
 

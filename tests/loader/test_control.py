@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from penstock import DataLoader
+from penstock.control import Outcome, Ticket
+from penstock.failures import WorkerLostError
+from penstock.protocol import CommandEvent, Snapshot
 
-from loader import DataLoader
-from loader.control import Outcome, Ticket
-from loader.failures import WorkerLostError
-from loader.protocol import CommandEvent, Snapshot
 from tests.loader.scenarios import (
     Counting,
     DiesAtBirth,

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock import fetching
+from penstock.fetching import IterableFetcher, MapFetcher
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
-
-from loader import fetching
-from loader.fetching import IterableFetcher, MapFetcher
 
 sizes = st.integers(0, 300), st.integers(1, 5), st.booleans(), st.integers(0, 300)
 

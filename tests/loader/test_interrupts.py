@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from penstock.pinning import PinStage
+from penstock.pool.conductor import Conductor
+from penstock.pool.pool import Pool
+from penstock.pool.signals import Doorbell
+from penstock.telemetry.observer import Observer
 
-from loader.pinning import PinStage
-from loader.pool.conductor import Conductor
-from loader.pool.pool import Pool
-from loader.pool.signals import Doorbell
-from loader.telemetry.observer import Observer
 from tests.loader.support import DataLoader, Samples, descendants
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -98,7 +98,7 @@ def test_a_thread_that_is_interrupted_when_it_starts(what: Any, started: bool, m
 
 def test_a_pool_that_nobody_got_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C came between the pool's birth and the moment at which its iterator had it."""
-    from loader.iteration import pooled
+    from penstock.iteration import pooled
 
     def lost(settings: Any) -> Pool:
         Pool(settings)

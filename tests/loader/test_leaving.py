@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from penstock.pool.conductor import Conductor
 
-from loader.pool.conductor import Conductor
 from tests.loader.support import DataLoader, Samples, descendants
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -99,7 +99,7 @@ def test_pools_that_end_slowly_do_not_pile_up() -> None:
 
 
 def test_a_pool_collected_in_its_own_pin_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loader.pinning import PinStage
+    from penstock.pinning import PinStage
 
     collected = threading.Event()
     real = PinStage._pin

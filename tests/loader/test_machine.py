@@ -24,8 +24,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from penstock import DataLoader
 
-from loader import DataLoader
 from tests.loader.scenarios import SavedStream, kill, plain, worker_pids, zygote_pid
 from tests.loader.support import Draws
 

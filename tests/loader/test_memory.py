@@ -76,7 +76,7 @@ def test_descriptors_do_not_grow_with_batches_tensors_or_epochs(size: int) -> No
 def test_few_descriptors_are_enough(script: Scripts) -> None:
     body = """
 import resource
-from loader import DataLoader
+from penstock import DataLoader
 from tests.loader.test_memory import Twenty
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 kept = list(DataLoader(Twenty(300, 3000), batch_size=2, num_workers=2))
@@ -202,7 +202,7 @@ def test_dropped_slots_are_unmapped(script: Scripts) -> None:
     """Batches that grow in size make larger slots; the smaller ones go."""
     body = """
 import torch
-from loader import DataLoader
+from penstock import DataLoader
 from tests.loader.test_memory import Growing
 def mapped():
     return sum("penstock" in line for line in open("/proc/self/maps"))

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from penstock.pinning import PinStage, pin
+from penstock.pool.epoch import Epoch
+from penstock.pool.window import Finished, Limits, Task, Window
+from penstock.telemetry.ledger import PinTally
+from penstock.telemetry.times import TimeAccount
 
-from loader.pinning import PinStage, pin
-from loader.pool.epoch import Epoch
-from loader.pool.window import Finished, Limits, Task, Window
-from loader.telemetry.ledger import PinTally
-from loader.telemetry.times import TimeAccount
 from tests.loader.support import (
     DataLoader,
     Full,
@@ -133,7 +133,7 @@ def test_an_exception_passes_through_the_pin_stage() -> None:
 def test_a_small_limit_on_locked_memory_is_no_error(script: Scripts, limit: int) -> None:
     body = f"""
 import os, resource, warnings
-from loader import DataLoader
+from penstock import DataLoader
 from tests.loader.support import Full
 warnings.simplefilter("ignore")
 list(DataLoader(Full(1), num_workers=1, pin_memory=True))  # imports what it needs
@@ -176,9 +176,9 @@ class _Slots:
 
 
 def test_a_batch_of_an_abandoned_epoch_gives_its_slot_back() -> None:
-    from loader.pool.codec import Encoded
-    from loader.pool.roster import WorkerHandle
-    from loader.pool.tasks import Batch
+    from penstock.pool.codec import Encoded
+    from penstock.pool.roster import WorkerHandle
+    from penstock.pool.tasks import Batch
 
     slots: Any = _Slots()
     channel: Any = None

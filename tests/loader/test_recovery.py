@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from penstock import DataLoader
+from penstock.failures import WorkerLostError
+from penstock.protocol import WorkerEvent
 
-from loader import DataLoader
-from loader.failures import WorkerLostError
-from loader.protocol import WorkerEvent
 from tests.loader.scenarios import (
     Counting,
     Deadly,

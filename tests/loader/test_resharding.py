@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock import DataLoader
+from penstock.pool.sharding import Shard, ShardedWindow
+from penstock.pool.window import Limits
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
-from loader import DataLoader
-from loader.pool.sharding import Shard, ShardedWindow
-from loader.pool.window import Limits
 from tests.loader.scenarios import (
     InThread,
     Loaders,

@@ -15,10 +15,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock import sampling
+from penstock.sampling import KeyedPermutation, State, resume, track
 from torch.utils import data
-
-from loader import sampling
-from loader.sampling import KeyedPermutation, State, resume, track
 
 Make = Callable[[Any, torch.Generator | None], Any]
 """Builds a sampler from a module that has torch's names, and a generator."""

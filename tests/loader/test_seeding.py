@@ -15,9 +15,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock.seeding import BatchSeeder, batch_seed, draw_base_seed, seed_worker
 from torch.utils.data import DataLoader, Dataset
-
-from loader.seeding import BatchSeeder, batch_seed, draw_base_seed, seed_worker
 
 Draws = tuple[float, list[float], list[float]]
 NUMBERS = st.integers(0, 2**63 - 1)

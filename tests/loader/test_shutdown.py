@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock import DataLoader
 
-from loader import DataLoader
 from tests.loader.support import Full, Script, Scripts, descendants, maps_shared_memory, wait_until
 
 TRAINING = """
 import gc, os, signal, sys, threading, time
 import torch
-from loader import DataLoader
+from penstock import DataLoader
 from tests.loader.support import Full, Stream, open_descriptors, workers_of
 
 def pids(iterator):

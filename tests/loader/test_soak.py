@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from penstock import DataLoader
+from penstock.pool.pool import wait_for_pools
 
-from loader import DataLoader
-from loader.pool.pool import wait_for_pools
 from tests.loader.scenarios import Loaders, kill, worker_pids
 from tests.loader.support import Full, descendants, open_descriptors, wait_until
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from penstock_dashboard.cli import main
 
-from backend.cli import main
 from tests.backend.harness import SECRETS, Running
 from tests.browser.publisher import Fleet
 

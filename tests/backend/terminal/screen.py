@@ -23,7 +23,7 @@ import ctypes, fcntl, sys, termios
 ctypes.CDLL(None).prctl(1, 9)            # the kernel ends us with the test, however that ends
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)     # Ctrl-C and window changes reach only who has a controlling terminal
 """
-COMMAND = LAUNCH + "from backend.cli import main; sys.exit(main())"
+COMMAND = LAUNCH + "from penstock_dashboard.cli import main; sys.exit(main())"
 COLOUR = re.compile(rb"\x1b\[[0-9;]*(3[0-7]|9[0-7])m")
 
 

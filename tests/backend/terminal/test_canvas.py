@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from backend.terminal.canvas import Span, clean, fitted, plain, spread, width, wrapped
+from penstock_dashboard.terminal.canvas import Span, clean, fitted, plain, spread, width, wrapped
 
 texts = st.text(max_size=60)
 spans = st.lists(st.builds(Span, texts, st.sampled_from(["plain", "bold", "bad"])), max_size=5)

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from backend.terminal.diagnosis import Diagnosis, Evidence, diagnose
-from loader.protocol import Config, Queues, Rates, Snapshot, Stall, Times, Worker
+from penstock.protocol import Config, Queues, Rates, Snapshot, Stall, Times, Worker
+from penstock_dashboard.terminal.diagnosis import Diagnosis, Evidence, diagnose
 
 CASES = json.loads((Path(__file__).parents[3] / "frontend" / "tests" / "diagnosis.json").read_text())
 

@@ -6,8 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from backend.terminal.keys import Keys
+from penstock_dashboard.terminal.keys import Keys
 
 TYPED = {
     b"p": "p",

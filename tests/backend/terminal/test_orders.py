@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from penstock_dashboard.ports import listen
 
-from backend.ports import listen
 from tests.backend.harness import PATIENCE, Running, until
 from tests.backend.terminal.conftest import Call
 from tests.browser.publisher import Fleet, Publisher

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from penstock import discovery
+from penstock.protocol import LoaderRow, Rates
+from penstock_dashboard.cli import main
 
-from backend.cli import main
-from loader import discovery
-from loader.protocol import LoaderRow, Rates
 from tests.backend.harness import ROOT, SECRETS, TOKENS, Running, until
 from tests.backend.terminal.conftest import Call
 from tests.browser.publisher import Fleet
@@ -93,11 +93,14 @@ def test_the_dashboard_of_this_machine_is_found(
 
 def test_scripts_do_not_pay_for_what_they_do_not_use(server: Running) -> None:
     """Neither the server's packages nor torch are loaded to ask a question; and a reader may leave early."""
-    code = "import sys; from backend.cli import main; print(main(), {'torch', 'numpy', 'fastapi'} & set(sys.modules))"
+    code = (
+        "import sys; from penstock_dashboard.cli import main; "
+        "print(main(), {'torch', 'numpy', 'fastapi'} & set(sys.modules))"
+    )
     asked = [sys.executable, "-c", code, "status", "--url", server.url]
     environment = {**os.environ, "PENSTOCK_TOKEN": SECRETS["local"]}
     done = subprocess.run(asked, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("0 set()\n")
-    early = f"{sys.executable} -m backend status --url {server.url} | true; exit ${{PIPESTATUS[0]}}"
+    early = f"{sys.executable} -m penstock_dashboard status --url {server.url} | true; exit ${{PIPESTATUS[0]}}"
     left = subprocess.run(["bash", "-c", early], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (left.returncode, left.stderr) == (0, "")

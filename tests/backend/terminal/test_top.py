@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from penstock.protocol import Command
 
-from loader.protocol import Command
 from tests.backend.harness import SECRETS, Running, dashboard, environment, until
 from tests.backend.terminal.screen import COLOUR, LAUNCH, Screen, screen
 from tests.browser.publisher import Fleet
@@ -123,7 +123,7 @@ def test_the_terminal_is_given_back(
 
 
 def test_the_terminal_is_given_back_when_something_fails() -> None:
-    failing = "from backend.terminal.tty import Terminal\nwith Terminal(): raise RuntimeError('on purpose')"
+    failing = "from penstock_dashboard.terminal.tty import Terminal\nwith Terminal(): raise RuntimeError('on purpose')"
     with screen(code=LAUNCH + failing) as shown:
         assert shown.ended() == 1
         assert shown.settings == shown.before

@@ -16,7 +16,7 @@ SCRIPT = """
 import ctypes, sys, time
 ctypes.CDLL(None).prctl(1, 9)
 import torch
-from loader import DataLoader
+from penstock import DataLoader
 
 class Slow(torch.utils.data.Dataset):
     def __len__(self):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from loader import DataLoader, __version__
+from penstock import DataLoader, __version__
+
 from tests.benchmarks.competitors.plan import Plan
 
 

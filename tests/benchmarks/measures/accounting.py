@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 import torch
+from penstock.digest import Digest
+from penstock.fetching import TIMED_STRIDE, MapFetcher
+from penstock.telemetry.costs import InlineCosts
+from penstock.telemetry.ledger import Ledger
+from penstock.telemetry.sizes import measure as measure_size
+from penstock.telemetry.times import Cause
 
-from loader.digest import Digest
-from loader.fetching import TIMED_STRIDE, MapFetcher
-from loader.telemetry.costs import InlineCosts
-from loader.telemetry.ledger import Ledger
-from loader.telemetry.sizes import measure as measure_size
-from loader.telemetry.times import Cause
 from tests.benchmarks.case import Measures
 
 BATCH = list(range(64))

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from penstock import DataLoader
+from penstock.control import Outcome
 
-from loader import DataLoader
-from loader.control import Outcome
 from tests.benchmarks.case import Measures
 from tests.benchmarks.workloads import Timed, TimedAmongObjects
 

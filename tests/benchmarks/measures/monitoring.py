@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from penstock import DataLoader
+from penstock.telemetry.spans import SpanRing
 
-from loader import DataLoader
-from loader.telemetry.spans import SpanRing
 from tests.benchmarks.case import Measures
 from tests.benchmarks.measures.throughput import warm_up
 from tests.benchmarks.server import Server, unused_port

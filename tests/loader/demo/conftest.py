@@ -17,7 +17,7 @@ from tests.loader.support import Scripts
 BODY = """
 import json, os, sys
 os.environ.update(json.loads(sys.argv.pop(1)))
-from loader.demo.__main__ import main
+from penstock.demo.__main__ import main
 sys.exit(main())
 """
 

@@ -32,7 +32,9 @@ class Terminal:
         self.pid, self._keyboard = pty.fork()
         if not self.pid:
             os.chdir(ROOT)
-            os.execve(sys.executable, [sys.executable, "-m", "backend", "demo", "--port", "0"], environment(home))
+            os.execve(
+                sys.executable, [sys.executable, "-m", "penstock_dashboard", "demo", "--port", "0"], environment(home)
+            )
 
     def read_until(self, pattern: str) -> re.Match[str]:
         deadline = time.monotonic() + PATIENCE
@@ -120,7 +122,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_lists_the_scenarios_without_loading_torch() -> None:
     code = (
-        "import sys, contextlib\nfrom backend.cli import main\n"
+        "import sys, contextlib\nfrom penstock_dashboard.cli import main\n"
         "with contextlib.suppress(SystemExit): main(['demo', '--help'])\n"
         "sys.exit('torch' in sys.modules)"
     )
@@ -131,7 +133,7 @@ def test_help_lists_the_scenarios_without_loading_torch() -> None:
 
 
 def test_without_pillow_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['PIL'] = None; from backend.cli import main; sys.exit(main(['demo']))"
+    code = "import sys; sys.modules['PIL'] = None; from penstock_dashboard.cli import main; sys.exit(main(['demo']))"
     ran = python(code)
     assert ran.returncode == 1
     assert "pip install pillow" in ran.stderr and "Traceback" not in ran.stderr

@@ -1,4 +1,4 @@
-"""`torchrun -m loader.demo.distributed`, as in the README."""
+"""`torchrun -m penstock.demo.distributed`, as in the README."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(240)
 def torchrun(home: Path, *arguments: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     process = subprocess.Popen(
-        [*command, "-m", "loader.demo.distributed", *arguments],
+        [*command, "-m", "penstock.demo.distributed", *arguments],
         cwd=ROOT,
         env={**environment(home), **more},
         stderr=subprocess.DEVNULL,

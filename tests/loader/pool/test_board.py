@@ -7,8 +7,7 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from loader.pool.board import (
+from penstock.pool.board import (
     COLLATING,
     COST_BUCKETS,
     FETCHING,
@@ -22,7 +21,7 @@ from loader.pool.board import (
     count_costs,
     size_of_board,
 )
-from loader.pool.memory import create_segment
+from penstock.pool.memory import create_segment
 
 
 @pytest.fixture

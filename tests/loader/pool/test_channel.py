@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock.pool import channel
+from penstock.pool.channel import Channel, ChannelClosedError, pair
 
-from loader.pool import channel
-from loader.pool.channel import Channel, ChannelClosedError, pair
 from tests.loader.support import open_descriptors
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock.pool.codec import INLINE, Encoder, decode
+from penstock.pool.slots import SlotStore
 
-from loader.pool.codec import INLINE, Encoder, decode
-from loader.pool.slots import SlotStore
 from tests.loader.support import Pair, assert_same
 
 

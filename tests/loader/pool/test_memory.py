@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from loader.pool import memory
-from loader.pool.memory import SOURCES, Mapping, create_segment
+from penstock.pool import memory
+from penstock.pool.memory import SOURCES, Mapping, create_segment
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)

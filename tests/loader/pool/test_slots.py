@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from penstock.pool.slots import SMALLEST, SlotStore, SlotTable, size_class
 
-from loader.pool.slots import SMALLEST, SlotStore, SlotTable, size_class
 from tests.loader.support import open_descriptors
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from loader.pool.sharding import Shard, ShardedWindow
-from loader.pool.window import Limits, Task, Window
+from penstock.pool.sharding import Shard, ShardedWindow
+from penstock.pool.window import Limits, Task, Window
 
 thousands = settings(max_examples=1000, deadline=None)
 schedules = st.integers(0, 2**40).map(random.Random)

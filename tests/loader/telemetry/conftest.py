@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from penstock.protocol import Identity
+from penstock.telemetry import backoff
+from penstock.telemetry.address import Address
+from penstock.telemetry.publisher import Publisher
+from penstock.telemetry.source import Source
 
-from loader.protocol import Identity
-from loader.telemetry import backoff
-from loader.telemetry.address import Address
-from loader.telemetry.publisher import Publisher
-from loader.telemetry.source import Source
 from tests.loader.telemetry.misbehaviours import Behaviour
 from tests.loader.telemetry.servers import TOKEN, GoodServer, RawServer
 

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
-
-from loader.protocol import PROTOCOL, Refused, Welcome
+from penstock.protocol import PROTOCOL, Refused, Welcome
 
 Behaviour = Callable[[socket.socket], None]
 

@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.server import Server, ServerConnection, serve
-
-from loader.protocol import (
+from penstock.protocol import (
     PROTOCOL,
     Ack,
     Event,
@@ -27,6 +24,8 @@ from loader.protocol import (
     ToBackend,
     Welcome,
 )
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import Server, ServerConnection, serve
 
 PATIENCE = 30.0
 """Seconds after which a test that waits for something gives up; never what a test measures."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from loader.protocol import Command, Config, EpochEvent, Event, Outcome, Snapshot
+from penstock.protocol import Command, Config, EpochEvent, Event, Outcome, Snapshot
 
 
 class CountingSource:

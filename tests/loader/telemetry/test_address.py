@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from penstock import discovery
+from penstock.discovery import Discovery
+from penstock.telemetry import local
+from penstock.telemetry.address import Address, LocalAddress, resolve
 
-from loader import discovery
-from loader.discovery import Discovery
-from loader.telemetry import local
-from loader.telemetry.address import Address, LocalAddress, resolve
 from tests.loader.support import ROOT
 from tests.loader.telemetry.servers import PATIENCE, blocked_signals, until
 
@@ -124,8 +124,8 @@ def test_only_the_first_process_of_a_machine_starts_one(monkeypatch: pytest.Monk
 
 TRAINING = """
 import sys, time
-from loader import discovery
-from loader.telemetry.publisher import publish
+from penstock import discovery
+from penstock.telemetry.publisher import publish
 from tests.loader.telemetry.sources import CountingSource
 sources = [CountingSource("train"), CountingSource("val")]
 publishers = [publish(source, True, 0.05) for source in sources]

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from loader.telemetry.attention import BURST, SHARE, Attention
+from penstock.telemetry.attention import BURST, SHARE, Attention
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 0.5)), max_size=60))

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from loader.telemetry import backoff
-from loader.telemetry.backoff import STABLE, Backoff
+from penstock.telemetry import backoff
+from penstock.telemetry.backoff import STABLE, Backoff
 
 
 @pytest.fixture(autouse=True)

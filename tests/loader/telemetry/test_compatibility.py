@@ -7,10 +7,8 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-
-from backend.decoding import decode as decode_in_backend
-from loader import protocol
-from loader.protocol import (
+from penstock import protocol
+from penstock.protocol import (
     Ack,
     Command,
     Config,
@@ -32,8 +30,9 @@ from loader.protocol import (
     Worker,
     WorkerEvent,
 )
-from loader.telemetry.commands import BadCommand
-from loader.telemetry.commands import decode as decode_in_loader
+from penstock.telemetry.commands import BadCommand
+from penstock.telemetry.commands import decode as decode_in_loader
+from penstock_dashboard.decoding import decode as decode_in_backend
 
 EVENTS: list[Any] = [
     Spans(1.0, 1.0, [Span(0, 0, 1, 2, 3, 4, 5, 6)]),

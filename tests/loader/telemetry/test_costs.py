@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.fetching import CHEAP, WARY, MapFetcher, Pace
+from penstock.pool.board import COST_BUCKETS, count_costs
+from penstock.telemetry.costs import InlineCosts, SlowestSamples, sketch
 from torch.utils.data import Dataset, IterableDataset, Subset
 
-from loader.fetching import CHEAP, WARY, MapFetcher, Pace
-from loader.pool.board import COST_BUCKETS, count_costs
-from loader.telemetry.costs import InlineCosts, SlowestSamples, sketch
 from tests.loader.support import DataLoader, Samples
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock import DataLoader
 
-from loader import DataLoader
 from tests.backend.harness import dashboard
 from tests.loader.support import Samples
 from tests.loader.telemetry.servers import until

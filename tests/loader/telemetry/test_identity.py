@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch.distributed
+from penstock.protocol import Identity
+from penstock.telemetry import identity
+from penstock.telemetry.identity import make_identity, rank_and_world_size, run_id
 
-from loader.protocol import Identity
-from loader.telemetry import identity
-from loader.telemetry.identity import make_identity, rank_and_world_size, run_id
 from tests.loader.support import ROOT
 from tests.loader.telemetry.sources import CountingSource
 
@@ -54,7 +54,7 @@ def test_rank_and_world_size_come_from_torch_or_the_environment(monkeypatch: pyt
     assert rank_and_world_size() == (5, 6)
 
 
-RANK = "from loader.telemetry.identity import *; from loader.telemetry.identity import run_id; print(run_id(2))"
+RANK = "from penstock.telemetry.identity import *; from penstock.telemetry.identity import run_id; print(run_id(2))"
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

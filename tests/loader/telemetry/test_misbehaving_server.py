@@ -9,9 +9,9 @@ import logging
 import socket
 
 import pytest
+from penstock.telemetry import attention
+from penstock.telemetry import publisher as module
 
-from loader.telemetry import attention
-from loader.telemetry import publisher as module
 from tests.loader.telemetry.conftest import Bad, Publish
 from tests.loader.telemetry.misbehaviours import (
     BEHAVIOURS,

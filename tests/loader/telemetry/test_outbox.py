@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from loader.telemetry.outbox import OVERHEAD, Answers, Outbox
+from penstock.telemetry.outbox import OVERHEAD, Answers, Outbox
 
 STEPS = st.lists(
     st.one_of(

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from penstock.protocol import PROTOCOL, Command, EpochEvent, Snapshot
+from penstock.telemetry import publisher as module
+from penstock.telemetry.address import Address
+from penstock.telemetry.outbox import Outbox
+from penstock.telemetry.publisher import Publisher
 from websockets.sync.server import ServerConnection
 
-from loader.protocol import PROTOCOL, Command, EpochEvent, Snapshot
-from loader.telemetry import publisher as module
-from loader.telemetry.address import Address
-from loader.telemetry.outbox import Outbox
-from loader.telemetry.publisher import Publisher
 from tests.loader.support import ROOT
 from tests.loader.telemetry.conftest import Publish
 from tests.loader.telemetry.servers import PATIENCE, TOKEN, GoodServer, blocked_signals, until
@@ -323,7 +323,7 @@ def test_outcomes_survive_a_lost_connection(server: GoodServer, publish: Publish
 
 SCRIPT = """
 import sys, time
-from loader.telemetry.publisher import publish
+from penstock.telemetry.publisher import publish
 from tests.loader.telemetry.sources import CountingSource
 source = CountingSource()
 publish(source, sys.argv[1], 0.02)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from penstock.protocol import Spans
+from penstock.telemetry.spans import RATE, RING, SpanRing
 
-from loader.protocol import Spans
-from loader.telemetry.spans import RATE, RING, SpanRing
 from tests.loader.support import DataLoader, Stream
 from tests.loader.telemetry.datasets import Unhurried
 from tests.loader.telemetry.servers import GoodServer, until
@@ -194,7 +194,7 @@ def test_when_a_batch_is_yielded_is_told_in_the_end(style: Any, server: GoodServ
 
 def test_three_threads_may_meet_at_a_full_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """The conductor adds rows of which many are never yielded, training yields, the publisher takes."""
-    monkeypatch.setattr("loader.telemetry.spans.RING", 8)
+    monkeypatch.setattr("penstock.telemetry.spans.RING", 8)
     ring = SpanRing()
     ring.watch(0)
     end = time.monotonic() + 1.5

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch.multiprocessing
+from penstock.protocol import Stall
+from penstock.telemetry.stalls import StallWatch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from loader.protocol import Stall
-from loader.telemetry.stalls import StallWatch
 from tests.loader.support import DataLoader
 from tests.loader.telemetry.datasets import Gated
 from tests.loader.telemetry.servers import until

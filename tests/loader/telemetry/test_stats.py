@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from penstock.protocol import CommandEvent, EpochEvent, Snapshot, Spans, WorkerEvent
 
-from loader.protocol import CommandEvent, EpochEvent, Snapshot, Spans, WorkerEvent
 from tests.loader.support import DataLoader, Samples, Stream
 from tests.loader.telemetry.datasets import Gated, Unhurried
 from tests.loader.telemetry.servers import until

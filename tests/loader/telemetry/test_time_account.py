@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from loader.protocol import Times
-from loader.telemetry.times import Cause, TimeAccount
+from penstock.protocol import Times
+from penstock.telemetry.times import Cause, TimeAccount
 
 KINDS = Times.__struct_fields__
 

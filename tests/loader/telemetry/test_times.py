@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from penstock.pinning import PinStage
+from penstock.protocol import Times
 from torch.utils.data import IterableDataset, get_worker_info
 
-from loader.pinning import PinStage
-from loader.protocol import Times
 from tests.loader.support import DataLoader, Samples, Stream
 from tests.loader.telemetry.datasets import Gated, Unhurried
 from tests.loader.telemetry.servers import until

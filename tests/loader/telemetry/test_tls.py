@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penstock.telemetry import connection
 
-from loader.telemetry import connection
 from tests.loader.telemetry.conftest import Publish
 from tests.loader.telemetry.servers import PATIENCE, GoodServer, Wire, until
 from tests.loader.telemetry.sources import CountingSource

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from penstock import DataLoader
+from penstock.protocol import Command
 
-from loader import DataLoader
-from loader.protocol import Command
 from tests.loader.support import Samples
 from tests.loader.telemetry.conftest import Bad
 from tests.loader.telemetry.misbehaviours import (

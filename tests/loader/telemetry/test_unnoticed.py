@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from penstock.protocol import EpochEvent
 
-from loader.protocol import EpochEvent
 from tests.loader.support import DataLoader, Samples
 from tests.loader.telemetry.datasets import Unhurried
 from tests.loader.telemetry.servers import GoodServer, until

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from penstock.protocol import EpochEvent, Stall, WorkerEvent
+from penstock.telemetry import torch_source
+from penstock.telemetry.torch_source import TorchSource
+from penstock.telemetry.watching import WatchedEpoch, watch
 from torch.utils.data import Dataset, IterableDataset
 
-from loader.protocol import EpochEvent, Stall, WorkerEvent
-from loader.telemetry import torch_source
-from loader.telemetry.torch_source import TorchSource
-from loader.telemetry.watching import WatchedEpoch, watch
 from tests.loader.support import ROOT, Samples, Stream
 from tests.loader.telemetry.servers import PATIENCE, GoodServer, until
 
@@ -203,7 +203,7 @@ def test_an_error_of_the_dataset_is_the_same_and_is_told(server: GoodServer, wor
 KILLING = """
 import os, signal, sys
 import torch.utils.data
-from loader.telemetry.watching import watch
+from penstock.telemetry.watching import watch
 
 class Names:
     def __len__(self):

@@ -13,8 +13,8 @@ import warnings
 from typing import Any
 
 import torch
+from penstock.pool import channel, memory, zygote
 
-from loader.pool import channel, memory, zygote
 from tests.loader.support import DataLoader, Full, Stream, open_descriptors, workers_of
 
 

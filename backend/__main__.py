@@ -1,5 +1,0 @@
-import sys
-
-from backend.cli import main
-
-sys.exit(main())

@@ -1,0 +1,53 @@
+"""The application: every route, every guard, and the backend's life tied to the server's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from . import openapi, problems
+from .core import Backend
+from .routes import commands, health, loaders, pages, session, sockets
+from .security.access import Access
+from .security.gate import Gate
+from .security.tokens import Keyring
+from .settings import VERSION, Settings
+
+
+def create_app(settings: Settings, keyring: Keyring, backend: Backend | None = None) -> ASGIApp:
+    """The whole backend as one ASGI application."""
+    backend = backend or Backend(settings)
+    return Gate(create_api(settings, keyring, backend), settings)
+
+
+def create_api(settings: Settings, keyring: Keyring, backend: Backend) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await backend.start()
+        try:
+            yield
+        finally:
+            await backend.stop()
+
+    app = FastAPI(
+        title="Penstock",
+        version=VERSION,
+        lifespan=lifespan,
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.backend = backend
+    backend.admits = lambda token: keyring.named(token.name) == token
+    app.state.access = Access(settings, keyring)
+    problems.install(app)
+    for module in (health, session, loaders, commands, sockets):
+        app.include_router(module.router)
+    app.include_router(pages.make_router(settings.root_path))
+    models = [*health.MODELS, *session.MODELS, *loaders.MODELS, *commands.MODELS]
+    openapi.install(app, models, app.state.access.cookie)
+    return app

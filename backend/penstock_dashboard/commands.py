@@ -1,0 +1,276 @@
+"""Commands from acceptance to outcome. No IO of its own: it is given a way to store, to show and to send.
+
+    accepted ─▶ delivered ─▶ (pending ─▶) applied | rejected | superseded
+        └────────────┴──────────┴───────▶ timed_out
+
+1. A command is stored before it is sent, so whatever a loader does, we know who asked.
+2. It is sent when the loader is connected, and again whenever the loader connects anew while it is open:
+commands state absolute targets, so once more is the same as once.
+3. Not delivered within `reconnect` seconds, or delivered without an outcome within `outcome` seconds: timed
+out. A pending one waits for the loader's next epoch and has no deadline, but ends when the loader does.
+4. A newer command of the same kind (resize; pause or resume) supersedes an older one that is still here.
+Those the loader already has, it supersedes itself and says so.
+5. The last four states are final: whatever comes later about that command is ignored.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+from penstock.protocol import (
+    MAX_WORKERS,
+    Action,
+    Command,
+    CommandRecord,
+    CommandState,
+    Outcome,
+    Transition,
+)
+
+from .problems import InvalidField, Problem
+from .rates import alive
+from .registry import Entry
+from .settings import Limits, Timing
+from .store import CommandStored
+
+FINAL: frozenset[CommandState] = frozenset({"applied", "rejected", "timed_out", "superseded"})
+MOST_KEYS = 20_000
+"""Idempotency keys that are remembered."""
+
+
+class CommandRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bring about a target: so many workers, a pause, or its end."""
+
+    action: Action
+    workers: int | None = None
+    """resize: the number of workers there shall be."""
+    resume_after: float | None = None
+    """pause: resume by itself after so many seconds."""
+
+
+class Open:
+    """A command under way."""
+
+    def __init__(self, record: CommandRecord, stored: CommandStored, deadline: float | None) -> None:
+        self.record = record
+        self.stored = stored
+        self.deadline = deadline
+        self.sent = False
+
+
+class Asker(msgspec.Struct, frozen=True):
+    """Who wants it, from where, and under which Idempotency-Key."""
+
+    by: str
+    origin: str
+    idempotency: str = ""
+    request: str = ""
+    """Fingerprint of the request."""
+
+
+class CommandBook:
+    def __init__(
+        self,
+        limits: Limits,
+        timing: Timing,
+        store: Callable[[CommandStored], None],
+        show: Callable[[CommandRecord], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._timing = timing
+        self._store = store
+        self._show = show
+        self._clock = clock
+        self._open: dict[str, dict[str, Open]] = {}
+        """Loader → id → command, oldest first."""
+        self._keys: OrderedDict[str, tuple[str, list[str]]] = OrderedDict()
+        """Idempotency → fingerprint of the request, ids of the commands."""
+        self.finished: dict[tuple[str, str], int] = {}
+        """(action, final state) → how many, for the metrics."""
+
+    def restore(self, stored: list[CommandStored]) -> None:
+        """Take in what the store remembers, oldest first; what was under way gets its time anew."""
+        for item in stored:
+            record = msgspec.json.decode(item.record, type=CommandRecord)
+            if item.idempotency:
+                self._remember(item.idempotency, item.request, item.id)
+            if record.state not in FINAL:
+                self._file(Open(record, item, self._deadline(record.state)))
+
+    # --------------------------------------------------------------------------------------------- asking
+
+    def repeated(self, asker: Asker) -> list[str] | None:
+        """Ids of the commands that this very request made before; a problem if the key was for another
+        one.
+        """
+        known = self._keys.get(asker.idempotency) if asker.idempotency else None
+        if known is None:
+            return None
+        if known[0] != asker.request:
+            raise Problem(422, "idempotency-key-reused", "This Idempotency-Key came with a different request before.")
+        return known[1]
+
+    def check(self, entry: Entry, request: CommandRequest) -> None:
+        """Raise a problem if this loader cannot do that."""
+        if entry.presence in ("finished", "lost"):
+            raise Problem(409, "loader-gone", f"{entry.id} is {entry.presence} and takes no commands.")
+        if not entry.hello.config.control:
+            raise Problem(409, "control-refused", f"{entry.id} was made with allow_control=False.")
+        if len(self._open.get(entry.id, ())) >= self._limits.open_commands:
+            raise Problem(409, "too-many-commands", f"{entry.id} has too many commands under way.")
+        most = entry.hello.config.max_workers or MAX_WORKERS
+        if request.action == "resize" and request.workers is not None and request.workers > most:
+            reason = f"{entry.id} may have at most {most} workers"
+            raise Problem(422, "too-many-workers", f"{reason}.", errors=[InvalidField("workers", reason)])
+
+    def accept(self, entry: Entry, request: CommandRequest, asker: Asker, group: str = "") -> CommandRecord:
+        """Take a checked command on. It must be stored before it is delivered."""
+        now = time.time()
+        record = CommandRecord(
+            id=secrets.token_hex(8),
+            loader=entry.id,
+            action=request.action,
+            by=asker.by[:256],
+            origin=asker.origin[:256],
+            state="accepted",
+            transitions=[Transition("accepted", now)],
+            group=group,
+            workers=request.workers,
+            resume_after=request.resume_after,
+            before=alive(entry.snapshot),
+        )
+        for other in list(self._open.get(entry.id, {}).values()):
+            if other.record.state == "accepted" and _kind(other.record.action) == _kind(record.action):
+                self._move(other, "superseded", reason=f"a newer command came: {record.id}")
+        encoded = msgspec.json.encode(record)
+        stored = CommandStored(record.id, entry.id, entry.run, now, asker.idempotency, asker.request, encoded)
+        if asker.idempotency:
+            self._remember(asker.idempotency, asker.request, record.id)
+        self._file(Open(record, stored, self._deadline("accepted")))
+        self._store(stored)
+        self._show(record)
+        return record
+
+    # ------------------------------------------------------------------------------------------- delivering
+
+    def deliver(self, entry: Entry, anew: bool = False) -> None:
+        """Send what is open. `anew`: also what an earlier connection was sent."""
+        if entry.send is None:
+            return
+        for command in list(self._open.get(entry.id, {}).values()):
+            if anew or not command.sent:
+                command.sent = True
+                record = command.record
+                entry.send(Command(record.id, record.action, record.workers, record.resume_after, record.by))
+
+    def outcome(self, entry: Entry, outcome: Outcome) -> None:
+        """A loader says what became of a command."""
+        command = self._open.get(entry.id, {}).get(outcome.command)
+        if command is None:
+            return
+        state = command.record.state
+        if outcome.state == state or (state == "pending" and outcome.state == "delivered"):
+            return
+        if state == "accepted" and outcome.state != "delivered":
+            self._move(command, "delivered")
+        self._move(command, outcome.state, actual=outcome.actual, at_batch=outcome.at_batch, reason=outcome.reason)
+
+    def ended(self, entry: Entry, reason: str) -> None:
+        """The loader will not answer any more."""
+        for command in list(self._open.get(entry.id, {}).values()):
+            self._move(command, "timed_out", reason=reason)
+
+    def sweep(self) -> None:
+        now = self._clock()
+        for commands in list(self._open.values()):
+            for command in list(commands.values()):
+                if command.deadline is not None and command.deadline < now:
+                    what = "no outcome" if command.record.state == "delivered" else "the loader did not take it"
+                    self._move(command, "timed_out", reason=f"{what} in time")
+
+    def find(self, identifier: str) -> CommandRecord | None:
+        """A command under way."""
+        for commands in self._open.values():
+            if identifier in commands:
+                return commands[identifier].record
+        return None
+
+    @property
+    def open_count(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    # ---------------------------------------------------------------------------------------------- inside
+
+    def _move(
+        self,
+        command: Open,
+        state: CommandState,
+        *,
+        actual: int | None = None,
+        at_batch: int | None = None,
+        reason: str = "",
+    ) -> None:
+        now = time.time()
+        before = command.record
+        command.record = msgspec.structs.replace(
+            before,
+            state=state,
+            transitions=[*before.transitions, Transition(state, now)],
+            actual=actual,
+            at_batch=at_batch,
+            reason=reason,
+            took_us=max(0, int((now - before.transitions[0].at) * 1e6)),
+        )
+        command.deadline = self._deadline(state)
+        command.stored = msgspec.structs.replace(command.stored, record=msgspec.json.encode(command.record))
+        if state in FINAL:
+            self._unfile(command)
+            counted = (before.action, state)
+            self.finished[counted] = self.finished.get(counted, 0) + 1
+        self._store(command.stored)
+        self._show(command.record)
+
+    def _deadline(self, state: CommandState) -> float | None:
+        if state == "accepted":
+            return self._clock() + self._timing.reconnect
+        return self._clock() + self._timing.outcome if state == "delivered" else None
+
+    def _file(self, command: Open) -> None:
+        self._open.setdefault(command.record.loader, {})[command.record.id] = command
+
+    def _unfile(self, command: Open) -> None:
+        commands = self._open[command.record.loader]
+        commands.pop(command.record.id, None)
+        if not commands:
+            del self._open[command.record.loader]
+
+    def _remember(self, idempotency: str, request: str, identifier: str) -> None:
+        self._keys.setdefault(idempotency, (request, []))[1].append(identifier)
+        while len(self._keys) > MOST_KEYS:
+            self._keys.popitem(last=False)
+
+
+def _kind(action: Action) -> str:
+    return "resize" if action == "resize" else "pause"
+
+
+def validate(request: CommandRequest) -> None:
+    """What can be said about a request without knowing the loader."""
+    errors = []
+    if request.action == "resize":
+        if request.workers is None or not 1 <= request.workers <= MAX_WORKERS:
+            errors.append(InvalidField("workers", f"resize needs a number from 1 to {MAX_WORKERS}"))
+    elif request.workers is not None:
+        errors.append(InvalidField("workers", f"{request.action} takes no number of workers"))
+    if request.resume_after is not None:
+        if request.action != "pause":
+            errors.append(InvalidField("resume_after", f"{request.action} cannot resume by itself"))
+        elif not 0 < request.resume_after <= 86400:
+            errors.append(InvalidField("resume_after", "must be more than 0 and at most 86400 seconds"))
+    if errors:
+        raise Problem(422, "invalid-command", "The command is not valid.", errors=errors)

@@ -1,0 +1,176 @@
+"""From loaders to viewers. Everything is encoded once, however many watch it, and only if somebody does.
+
+The overview is sent in ticks. Each row knows the tick at which it last changed, each viewer the tick it was
+last sent; the difference is what it needs, so a viewer that was slow gets the latest rows and none of those
+between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from msgspec.json import encode
+from penstock.protocol import CommandChanged, CommandRecord, Detail, Gone, Overview, ToViewer
+
+from .registry import Entry, Registry
+from .settings import Limits
+from .store import EventRecord
+from .viewer import LiveEvent, Viewer
+
+_OVERVIEW = encode(Overview([]))[: -len(b'],"removed":[],"complete":false}')]
+
+
+class Connection:
+    """A viewer and the bell that wakes its sender."""
+
+    def __init__(self, most_events: int) -> None:
+        self.viewer = Viewer(most_events)
+        self.bell = asyncio.Event()
+        self.closing = ""
+        """Why the connection shall end."""
+
+    def close(self, reason: str) -> None:
+        self.closing = reason
+        self.bell.set()
+
+    def tell(self, message: ToViewer) -> None:
+        self.viewer.tell(encode(message).decode())
+        self.bell.set()
+
+
+class Hub:
+    def __init__(self, registry: Registry, limits: Limits) -> None:
+        self.connections: set[Connection] = set()
+        self.newest_event = 0
+        """The last event that viewers may have seen."""
+        self._registry = registry
+        self._limits = limits
+        self._watchers: dict[str, set[Connection]] = {}
+        self._tick = 0
+        self._rows: dict[str, tuple[int, bytes]] = {}
+        """Loader → tick of its last change, its row encoded."""
+        self._changed: set[str] = set()
+        self._removed: deque[tuple[int, str]] = deque(maxlen=1000)
+        self._blobs: dict[int, str] = {}
+        """What a viewer needs that has seen tick N, worked out once per tick."""
+
+    def join(self) -> Connection:
+        connection = Connection(self._limits.viewer_events)
+        self.connections.add(connection)
+        return connection
+
+    def leave(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._watch(connection, ())
+
+    def follow(self, connection: Connection, loaders: Iterable[str]) -> None:
+        self._watch(connection, loaders)
+
+    # ------------------------------------------------------------------------------------- from the loaders
+
+    def snapshot(self, entry: Entry) -> None:
+        """A loader's numbers have changed."""
+        self._changed.add(entry.id)
+        watchers = self._watchers.get(entry.id)
+        if watchers:
+            message = encode(entry.frame()).decode()
+            for connection in watchers:
+                connection.viewer.frame(entry.id, message)
+                connection.bell.set()
+
+    def changed(self, entry: Entry) -> None:
+        """A loader's configuration or presence has changed."""
+        self._changed.add(entry.id)
+        watchers = self._watchers.get(entry.id)
+        if watchers:
+            message = encode(Detail(entry.detail())).decode()
+            for connection in watchers:
+                connection.viewer.detail(entry.id, message)
+                connection.bell.set()
+
+    def removed(self, entry: Entry) -> None:
+        self._changed.discard(entry.id)
+        if self._rows.pop(entry.id, None) is not None:
+            self._removed.append((self._tick + 1, entry.id))
+        for connection in self._watchers.get(entry.id, ()):
+            connection.tell(Gone(entry.id))
+
+    def events(self, records: list[EventRecord]) -> None:
+        """Events have been stored."""
+        for record in records:
+            self.newest_event = max(self.newest_event, record.id)
+            watchers = self._watchers.get(record.loader)
+            if watchers:
+                event = LiveEvent(record)
+                for connection in watchers:
+                    connection.viewer.event(event)
+                    connection.bell.set()
+
+    def command(self, record: CommandRecord) -> None:
+        watchers = self._watchers.get(record.loader, set()) | {c for c in self.connections if c.viewer.overview}
+        if watchers:
+            message = encode(CommandChanged(record)).decode()
+            for connection in watchers:
+                connection.viewer.command(record.id, message)
+                connection.bell.set()
+
+    # ------------------------------------------------------------------------------------------ the overview
+
+    def tick(self) -> None:
+        """Encode the rows that changed and wake those who watch the overview."""
+        if not any(connection.viewer.overview for connection in self.connections):
+            return  # the rows stay marked as changed until somebody looks
+        self._advance()
+        for connection in self.connections:
+            viewer = connection.viewer
+            if viewer.overview and viewer.overview_seen < self._tick:
+                viewer.overview_due = True
+                connection.bell.set()
+
+    def overview(self, viewer: Viewer) -> str | None:
+        """What this viewer's overview lacks, or None."""
+        if not viewer.overview_due:
+            return None
+        viewer.overview_due = False
+        if viewer.overview_seen < 0:
+            self._advance()
+        elif viewer.overview_seen == self._tick:
+            return None
+        seen, viewer.overview_seen = viewer.overview_seen, self._tick
+        if seen not in self._blobs:
+            self._blobs[seen] = self._since(seen)
+        return self._blobs[seen]
+
+    def _advance(self) -> None:
+        fresh = self._changed
+        if len(self._rows) + len(self._changed) < len(self._registry):
+            fresh = fresh | {entry.id for entry in self._registry if entry.id not in self._rows}
+        removed = bool(self._removed) and self._removed[-1][0] > self._tick
+        if not fresh and not removed and self._tick:
+            return
+        self._tick += 1
+        for identifier in fresh:
+            entry = self._registry.get(identifier)
+            if entry is not None:
+                self._rows[identifier] = (self._tick, encode(entry.row()))
+        self._changed = set()
+        self._blobs = {}
+
+    def _since(self, seen: int) -> str:
+        rows = [row for tick, row in self._rows.values() if tick > seen]
+        forgotten = len(self._removed) == self._removed.maxlen and self._removed[0][0] > seen
+        complete = seen < 0 or forgotten
+        if complete:
+            rows = [row for _, row in self._rows.values()]
+        removed = [name for tick, name in self._removed if tick > seen and name not in self._rows]
+        tail = b'],"removed":%s,"complete":%s}' % (encode([] if complete else removed), encode(complete))
+        return (_OVERVIEW + b",".join(rows) + tail).decode()
+
+    def _watch(self, connection: Connection, loaders: Iterable[str]) -> None:
+        for watchers in self._watchers.values():
+            watchers.discard(connection)
+        for loader in loaders:
+            self._watchers.setdefault(loader, set()).add(connection)
+        self._watchers = {loader: watchers for loader, watchers in self._watchers.items() if watchers}

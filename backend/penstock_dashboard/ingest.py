@@ -1,0 +1,291 @@
+"""One loader's connection: hello, welcome, then messages until it goes.
+
+A message counts only once: whatever has a sequence number at or below the last one is a repetition after a
+lost connection. It is acknowledged only when it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from penstock.protocol import (
+    PROTOCOL,
+    Ack,
+    Command,
+    Events,
+    Goodbye,
+    Hello,
+    Outcome,
+    Refused,
+    Snapshot,
+    ToBackend,
+    ToLoader,
+    Welcome,
+)
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from .decoding import BadMessage, decode
+from .disconnects import is_disconnect
+from .registry import Entry, Refusal
+from .security.buckets import TokenBucket
+from .security.tokens import Token
+from .store import Mark, Sample
+from .store.samples import pack
+
+if TYPE_CHECKING:
+    from .core import Backend
+
+log = logging.getLogger("penstock.ingest")
+
+TOKEN_GONE = "the token was taken away"
+POLICY, REPLACED, TRY_LATER = 1008, 4409, 1013
+"""Close codes."""
+
+
+class Publisher:
+    """A loader's connection, seen from the rest of the backend."""
+
+    def __init__(self, backend: Backend, socket: WebSocket, token: Token) -> None:
+        self.token = token
+        self.entry: Entry | None = None
+        self.stored = -1
+        """Last message that is stored."""
+        self._backend = backend
+        self._socket = socket
+        self._acked = -1
+        self._said_goodbye = False
+        self._bad = 0
+        self._minor = PROTOCOL[1]
+        self._outbox: deque[ToLoader] = deque()
+        self._bell = asyncio.Event()
+        self._closing: tuple[int, str] | None = None
+        limits = backend.settings.limits
+        self._bucket = TokenBucket(limits.message_burst, limits.message_rate)
+
+    async def serve(self) -> None:
+        sender = asyncio.create_task(self._send())
+        receiver = asyncio.create_task(self._receive())
+        try:
+            await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sender, receiver):
+                task.cancel()
+            results = await asyncio.gather(sender, receiver, return_exceptions=True)
+            self._leave()
+        for result in results:
+            if isinstance(result, Exception) and not is_disconnect(result):
+                log.error("a loader's connection failed", exc_info=result)
+
+    def send(self, message: ToLoader) -> None:
+        self._outbox.append(message)
+        self._bell.set()
+
+    def acknowledge(self) -> None:
+        """Tell the loader what is stored."""
+        if self.stored > self._acked:
+            self._acked = self.stored
+            self.send(Ack(self.stored))
+
+    def committed(self, mark: Mark) -> None:
+        entry = self.entry
+        if entry is not None and entry.hello.identity.incarnation == mark.incarnation:
+            self.stored = max(self.stored, mark.seq)
+            if self._said_goodbye:
+                self.acknowledge()
+
+    def close(self, code: int, reason: str) -> None:
+        self._closing = (code, reason)
+        self._bell.set()
+
+    # ------------------------------------------------------------------------------------------- connection
+
+    async def _send(self) -> None:
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            while self._outbox:
+                await self._socket.send_bytes(msgspec.msgpack.encode(self._outbox.popleft()))
+            if self._closing is not None:
+                await self._socket.close(*self._closing)
+                return
+
+    async def _receive(self) -> None:
+        try:
+            async with asyncio.timeout(self._backend.settings.limits.handshake):
+                first = await self._next()
+        except TimeoutError:
+            self.close(POLICY, "no hello came in time")
+            await asyncio.sleep(1.0)
+            return
+        if not self._greet(first):
+            await asyncio.sleep(1.0)  # until the sender has closed the connection
+            return
+        while True:
+            data = await self._next()
+            delay = self._bucket.owe()
+            if delay:
+                await asyncio.sleep(min(delay, 5.0))
+            self._take(data)
+
+    async def _next(self) -> bytes | str:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        data: bytes | str | None = message.get("bytes")
+        return data if data is not None else message.get("text") or ""
+
+    # --------------------------------------------------------------------------------------------- messages
+
+    def _greet(self, data: bytes | str) -> bool:
+        try:
+            hello = _decode(data, PROTOCOL[1])
+            if not isinstance(hello, Hello):
+                raise BadMessage("the first message must be hello")
+            entry = self._backend.registry.welcome(self._checked(hello))
+        except (BadMessage, Refusal) as refusal:
+            self._backend.counters.bad_messages += 1
+            self.send(Refused(str(refusal)[:256]))
+            self.close(TRY_LATER if isinstance(refusal, Refusal) else POLICY, str(refusal)[:120])
+            return False
+        self._minor = hello.protocol[1]
+        self.entry = entry
+        self.stored = entry.last_seq
+        self._backend.publishers.arrived(self, entry)
+        self.send(Welcome(PROTOCOL, entry.id, entry.last_seq, time.time()))
+        self._backend.connected(entry)
+        return True
+
+    def _checked(self, hello: Hello) -> Hello:
+        """Two processes may call themselves the same; the one that started later is it."""
+        known = self._backend.registry.find(hello.identity)
+        if (
+            known is not None
+            and known.connected
+            and known.hello.identity.incarnation != hello.identity.incarnation
+            and known.hello.started > hello.started
+        ):
+            raise Refusal(f"a later process publishes as {known.id}; give this loader another name=")
+        return hello
+
+    def _take(self, data: bytes | str) -> None:
+        self._backend.counters.messages += 1
+        self._backend.counters.bytes += len(data)
+        try:
+            message = _decode(data, self._minor)
+            if isinstance(message, Hello):
+                raise BadMessage("hello came a second time")
+        except BadMessage as bad:
+            self._bad += 1
+            self._backend.counters.bad_messages += 1
+            self.send(Refused(str(bad)[:256]))
+            if self._bad >= self._backend.settings.limits.bad_messages:
+                self.close(POLICY, f"{self._bad} messages were not understood")
+            return
+        entry = self.entry
+        if message is None or entry is None or entry.owner is not self:
+            return
+        entry.heard = time.monotonic()
+        entry.seen = time.time()
+        if isinstance(message, Outcome):
+            self._backend.commands.outcome(entry, message)
+        elif not self._is_new(entry, message.seq):
+            self._backend.counters.repeated += 1
+        elif isinstance(message, Snapshot):
+            self._snapshot(entry, message)
+        elif isinstance(message, Events):
+            self._events(entry, message)
+        else:
+            self._goodbye(entry, message)
+
+    def _is_new(self, entry: Entry, seq: int) -> bool:
+        if seq <= entry.last_seq:
+            return False
+        if entry.last_seq >= 0:
+            entry.missed += seq - entry.last_seq - 1
+        entry.last_seq = seq
+        return True
+
+    def _snapshot(self, entry: Entry, snapshot: Snapshot) -> None:
+        entry.take(snapshot)
+        mark = Mark(entry.hello.identity.incarnation, snapshot.seq)
+        self._backend.store.sample(entry.key, Sample(snapshot.at, pack(entry.rates)), mark)
+        if entry.presence != "connected":
+            entry.presence = "connected"
+            self._backend.hub.changed(entry)
+        self._backend.hub.snapshot(entry)
+
+    def _events(self, entry: Entry, message: Events) -> None:
+        store = self._backend.store
+        now = time.time()
+        for event in message.events:
+            kind = str(event.__struct_config__.tag)
+            store.event(entry.key, entry.id, now, kind, msgspec.json.encode(event))
+        self._backend.counters.events += len(message.events)
+        store.mark(entry.key, Mark(entry.hello.identity.incarnation, message.seq))
+
+    def _goodbye(self, entry: Entry, goodbye: Goodbye) -> None:
+        self._said_goodbye = True
+        entry.presence = "finished"
+        self._backend.store.mark(entry.key, Mark(entry.hello.identity.incarnation, goodbye.seq), 0.0)
+        self._backend.store.loader(entry.record())
+        self._backend.commands.ended(entry, "the loader ended")
+        self._backend.hub.changed(entry)
+
+    def _leave(self) -> None:
+        if self.entry is not None and self.entry.owner is self:
+            self._backend.publishers.left(self, self.entry)
+            self._backend.disconnected(self.entry)
+
+
+class Publishers:
+    """The connections of loaders that are up."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[int, Publisher] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Publisher]:
+        return iter(list(self._by_key.values()))
+
+    def arrived(self, publisher: Publisher, entry: Entry) -> None:
+        before = self._by_key.get(entry.key)
+        if before is not None:
+            before.send(Refused("another connection took this loader's place"))
+            before.close(REPLACED, "another connection took this loader's place")
+        self._by_key[entry.key] = publisher
+        entry.owner = publisher
+        send = publisher.send
+
+        def send_command(command: Command) -> None:
+            send(command)
+
+        entry.send = send_command
+
+    def left(self, publisher: Publisher, entry: Entry) -> None:
+        if self._by_key.get(entry.key) is publisher:
+            del self._by_key[entry.key]
+            entry.owner = None
+            entry.send = None
+
+    def committed(self, marks: dict[int, Mark]) -> None:
+        for key, mark in marks.items():
+            if (publisher := self._by_key.get(key)) is not None:
+                publisher.committed(mark)
+
+    def acknowledge(self) -> None:
+        for publisher in self._by_key.values():
+            publisher.acknowledge()
+
+
+def _decode(data: bytes | str, minor: int) -> ToBackend | None:
+    if isinstance(data, str):
+        raise BadMessage("messages are MessagePack in binary frames, not text")
+    return decode(data, minor)

@@ -1,0 +1,174 @@
+"""What Prometheus scrapes. Series are made of what is known at the moment of the scrape, so those of
+workers and loaders that have gone are gone as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from .rates import alive
+from .registry import Entry
+from .settings import VERSION
+
+if TYPE_CHECKING:
+    from .core import Backend
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+LOADER = ("run", "rank", "loader")
+TIMES = ("compute", "starvation", "reorder_stall", "pin_wait", "paused", "startup")
+QUEUES = ("index", "in_flight", "reorder", "pin", "data")
+PHASES = ("fetch", "collate", "send", "idle")
+
+
+def expose(backend: Backend, entries: list[Entry]) -> bytes:
+    """The text of a scrape. Snapshots are immutable, so this may run in another thread."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(backend, entries))
+    return generate_latest(registry)
+
+
+class _Collector(Collector):
+    def __init__(self, backend: Backend, entries: list[Entry]) -> None:
+        self._backend = backend
+        self._entries = [entry for entry in entries if entry.presence in ("connected", "stale")]
+        self._known = len(entries)
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._own()
+        yield from self._loaders()
+        yield from self._workers()
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def _own(self) -> Iterator[Metric]:
+        backend = self._backend
+        info = GaugeMetricFamily("penstock_build_info", "Always 1; the version is a label.", labels=["version"])
+        info.add_metric([VERSION], 1)
+        yield info
+        counters = backend.counters
+        for name, text, number in (
+            ("messages_received", "Messages from loaders.", counters.messages),
+            ("received_bytes", "Bytes of messages from loaders.", counters.bytes),
+            ("events_received", "Events in them.", counters.events),
+            ("bad_messages", "Messages from loaders that were refused.", counters.bad_messages),
+            ("repeated_messages", "Messages that had come before.", counters.repeated),
+            ("refused_connections", "Websocket connections that were refused.", counters.refused_connections),
+        ):
+            yield CounterMetricFamily(f"penstock_backend_{name}", text, value=number)
+        for name, text, amount in (
+            ("start_time_seconds", "When the backend started, Unix time.", backend.started),
+            ("publishers", "Loaders that are connected.", len(backend.publishers)),
+            ("viewers", "Viewers that are connected.", len(backend.viewers)),
+            ("known_loaders", "Loaders that are known, gone ones included.", self._known),
+            ("open_commands", "Commands under way.", backend.commands.open_count),
+            ("store_in_memory", "1 if the store is in memory.", int(backend.store.in_memory)),
+            ("store_degraded", "1 if the store fell back to memory.", int(bool(backend.store.warning))),
+        ):
+            yield GaugeMetricFamily(f"penstock_backend_{name}", text, value=amount)
+        commands = CounterMetricFamily(
+            "penstock_backend_commands", "Commands that have ended.", labels=["action", "state"]
+        )
+        for labels, number in list(backend.commands.finished.items()):
+            commands.add_metric(labels, number)
+        yield commands
+
+    def _loaders(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("penstock_loader_up", "1 if connected, 0 if silent.", labels=LOADER)
+        counters = {
+            name: CounterMetricFamily(f"penstock_loader_{name}", text, labels=LOADER)
+            for name, text in (
+                ("batches", "Batches yielded."),
+                ("samples", "Samples yielded."),
+                ("yielded_bytes", "Bytes of tensors yielded."),
+                ("reorder_stalls", "Reorder stalls that have ended."),
+                ("pinned_bytes", "Bytes through the pin stage."),
+                ("pin_seconds", "Time in the pin stage."),
+                ("worker_recoveries", "Dead workers that were replaced."),
+                ("dropped", "Messages and events that the loader dropped."),
+                ("missed_messages", "Messages that never came, by their numbers."),
+            )
+        }
+        gauges = {
+            name: GaugeMetricFamily(f"penstock_loader_{name}", text, labels=LOADER)
+            for name, text in (
+                ("workers", "Workers alive."),
+                ("workers_target", "Workers asked for."),
+                ("window", "The most tasks that may be in flight."),
+                ("epoch", "Number of the epoch."),
+                ("slots_bytes", "Shared memory in slots."),
+                ("finished_bytes", "Size of finished batches in the pipeline."),
+            )
+        }
+        times = CounterMetricFamily(
+            "penstock_loader_time_seconds", "Where training's time went.", labels=(*LOADER, "kind")
+        )
+        queues = GaugeMetricFamily(
+            "penstock_loader_queue_depth", "Tasks or batches in a stage.", labels=(*LOADER, "queue")
+        )
+        for entry in self._entries:
+            labels = _labels(entry)
+            up.add_metric(labels, entry.presence == "connected")
+            snapshot = entry.snapshot
+            if snapshot is None:
+                continue
+            for name, number in (
+                ("batches", snapshot.batches),
+                ("samples", snapshot.samples),
+                ("yielded_bytes", snapshot.bytes),
+                ("reorder_stalls", snapshot.stalls.count),
+                ("pinned_bytes", snapshot.pin.bytes),
+                ("pin_seconds", snapshot.pin.us / 1e6),
+                ("worker_recoveries", snapshot.recoveries),
+                ("dropped", snapshot.dropped),
+                ("missed_messages", entry.missed),
+            ):
+                counters[name].add_metric(labels, number)
+            for name, amount in (
+                ("workers", alive(snapshot)),
+                ("workers_target", snapshot.target),
+                ("window", snapshot.queues.window),
+                ("epoch", snapshot.epoch),
+                ("slots_bytes", snapshot.queues.slots_bytes),
+                ("finished_bytes", snapshot.queues.finished_bytes),
+            ):
+                gauges[name].add_metric(labels, amount)
+            for kind in TIMES:
+                times.add_metric([*labels, kind], getattr(snapshot.times, f"{kind}_us") / 1e6)
+            for queue in QUEUES:
+                queues.add_metric([*labels, queue], getattr(snapshot.queues, queue))
+        yield from (up, *counters.values(), *gauges.values(), times, queues)
+
+    def _workers(self) -> Iterator[Metric]:
+        labels = (*LOADER, "worker")
+        batches = CounterMetricFamily("penstock_worker_batches", "Batches made by a worker.", labels=labels)
+        seconds = CounterMetricFamily(
+            "penstock_worker_time_seconds", "Where a worker's time went.", labels=(*labels, "phase")
+        )
+        cpu = CounterMetricFamily("penstock_worker_cpu_seconds", "Processor time of a worker.", labels=labels)
+        rss = GaugeMetricFamily("penstock_worker_resident_memory_bytes", "Memory of a worker.", labels=labels)
+        for entry in self._entries:
+            snapshot = entry.snapshot
+            living = [worker for worker in snapshot.workers if worker.state != "dead"] if snapshot else []
+            # A series may appear only once, whatever a loader says.
+            for worker in {worker.id: worker for worker in living}.values():
+                values = [*_labels(entry), str(worker.id)]
+                batches.add_metric(values, worker.batches)
+                cpu.add_metric(values, worker.cpu_ms / 1e3)
+                rss.add_metric(values, worker.rss)
+                spent = worker.fetch_us / 1e6, worker.collate_us / 1e6, worker.send_us / 1e6, worker.idle_ms / 1e3
+                for phase, amount in zip(PHASES, spent, strict=True):
+                    seconds.add_metric([*values, phase], amount)
+        yield from (batches, seconds, cpu, rss)
+
+
+def _labels(entry: Entry) -> list[str]:
+    identity = entry.hello.identity
+    return [identity.run, str(identity.rank), identity.name]

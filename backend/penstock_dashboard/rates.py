@@ -1,0 +1,124 @@
+"""From counters to rates: the one place where differences between snapshots are taken.
+
+A `Meter` belongs to one incarnation of one loader. Counters of workers end with the worker, so their
+differences are taken worker by worker (by pid) and summed into a total of our own that only grows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+from penstock.protocol import Rates, Snapshot
+
+WINDOW = 10.0
+"""Seconds over which the overview's rates are taken."""
+
+FIELDS: tuple[str, ...] = Rates.__struct_fields__
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What grows, at one snapshot."""
+
+    at: float
+    batches: int
+    samples: int
+    bytes: int
+    times: tuple[int, int, int, int, int, int]
+    pin_bytes: int
+    busy_us: int
+
+
+class Meter:
+    def __init__(self) -> None:
+        self._worker_busy: dict[int, int] = {}
+        self._busy_us = 0
+        self._recent: deque[Totals] = deque()
+
+    def take(self, snapshot: Snapshot) -> Rates:
+        """Rates since the snapshot before; of the first, only what can be seen at one moment."""
+        totals = self._totals(snapshot)
+        before = self._recent[-1] if self._recent else totals
+        if totals.at < before.at:  # the clock was set back: start over rather than divide by nonsense
+            self._recent.clear()
+            before = totals
+        self._recent.append(totals)
+        while len(self._recent) > 2 and self._recent[1].at <= totals.at - WINDOW:
+            self._recent.popleft()
+        return between(before, totals, snapshot)
+
+    def recent(self, snapshot: Snapshot) -> Rates:
+        """Rates over the last 10 s."""
+        if not self._recent:
+            return Rates()
+        return between(self._recent[0], self._recent[-1], snapshot)
+
+    def _totals(self, snapshot: Snapshot) -> Totals:
+        longest = int(1e6 * (snapshot.at - self._recent[-1].at)) if self._recent else 0
+        for worker in snapshot.workers:
+            now = worker.fetch_us + worker.collate_us + worker.send_us
+            # The first snapshot only sets the mark; a worker born since then counts from zero. One that was not seen
+            # for a while counts for the time since the last snapshot at the most.
+            before = self._worker_busy.get(worker.pid, 0 if self._recent else now)
+            self._busy_us += min(max(0, now - before), max(0, longest))
+        self._worker_busy = {w.pid: w.fetch_us + w.collate_us + w.send_us for w in snapshot.workers}
+        t = snapshot.times
+        return Totals(
+            at=snapshot.at,
+            batches=snapshot.batches,
+            samples=snapshot.samples,
+            bytes=snapshot.bytes,
+            times=(
+                t.compute_us,
+                t.starvation_us,
+                t.reorder_stall_us,
+                t.pin_wait_us,
+                t.paused_us,
+                t.startup_us,
+            ),
+            pin_bytes=snapshot.pin.bytes,
+            busy_us=self._busy_us,
+        )
+
+
+def between(before: Totals, after: Totals, snapshot: Snapshot) -> Rates:
+    """Rates from one moment to a later one, with the depths that `snapshot` shows."""
+    seconds = after.at - before.at
+    per_second = 1.0 / seconds if seconds > 1e-6 else 0.0
+    spent = [max(0, now - then) for now, then in zip(after.times, before.times, strict=True)]
+    whole = sum(spent)
+    share = 1.0 / whole if whole else 0.0
+    compute, starvation, reorder_stall, pin_wait, paused, startup = (part * share for part in spent)
+    queues = snapshot.queues
+    alive = [worker for worker in snapshot.workers if worker.state != "dead"]
+    return Rates(
+        batches=max(0, after.batches - before.batches) * per_second,
+        samples=max(0, after.samples - before.samples) * per_second,
+        bytes=max(0, after.bytes - before.bytes) * per_second,
+        compute=compute,
+        starvation=starvation,
+        reorder_stall=reorder_stall,
+        pin_wait=pin_wait,
+        paused=paused,
+        startup=startup,
+        pin_bytes=max(0, after.pin_bytes - before.pin_bytes) * per_second,
+        busy=(after.busy_us - before.busy_us) * 1e-6 * per_second,
+        rss=float(sum(worker.rss for worker in alive)),
+        index=float(queues.index),
+        in_flight=float(queues.in_flight),
+        reorder=float(queues.reorder),
+        data=float(queues.data),
+        slots_bytes=float(queues.slots_bytes),
+        finished_bytes=float(queues.finished_bytes),
+        workers=float(len(alive)),
+    )
+
+
+def brief(rates: Rates) -> Rates:
+    """The same to four digits: half the bytes on the wire, and more than a row of the overview shows."""
+    return Rates(*[float(f"{value:.4g}") if value else 0.0 for value in msgspec.structs.astuple(rates)])
+
+
+def alive(snapshot: Snapshot | None) -> int:
+    """Workers that are not dead."""
+    return 0 if snapshot is None else sum(worker.state != "dead" for worker in snapshot.workers)

@@ -1,0 +1,209 @@
+"""Asking loaders to do something, and following what becomes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from penstock.protocol import CommandRecord, Transition
+from starlette.responses import Response
+
+from ..commands import Asker, CommandBook, CommandRequest, validate
+from ..core import Backend
+from ..openapi import SIGNED_IN, returns, takes
+from ..problems import InvalidField, Problem
+from ..replies import body_of, reply
+from ..routes.dependencies import MayControl, TheBackend, TheLoader, said_once
+from ..security.access import Requires, access_of, client_address
+from ..security.tokens import Token
+from ..store.records import read_command, read_commands
+
+
+class RunCommandRequest(CommandRequest, frozen=True, forbid_unknown_fields=True):
+    """The same for all loaders of a run, or for those of one name."""
+
+    name: str | None = None
+    """Only loaders of this name, on all ranks."""
+
+
+class RefusedLoader(msgspec.Struct, frozen=True):
+    loader: str
+    reason: str
+
+
+class RunCommand(msgspec.Struct, frozen=True):
+    """What a run-wide command became: one command per loader that can do it."""
+
+    group: str
+    """`group` of all these commands."""
+    commands: list[CommandRecord]
+    refused: list[RefusedLoader] = []
+    """Loaders that cannot do it, and why."""
+
+
+EXAMPLE_REQUEST = CommandRequest("resize", workers=6)
+EXAMPLE = CommandRecord(
+    id="5f0c2d9e8a7b4c31",
+    loader="demo:0:train",
+    action="resize",
+    by="local",
+    origin="127.0.0.1",
+    state="accepted",
+    transitions=[Transition("accepted", 1789000000.0)],
+    workers=6,
+    before=2,
+)
+MODELS = [CommandRequest, RunCommandRequest, RunCommand, CommandRecord]
+PROBLEMS = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429)
+
+router = APIRouter(prefix="/api", tags=["commands"], dependencies=[Depends(said_once)])
+may_view = [Depends(Requires("view"))]
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        max_length=128,
+        pattern=r"^[!-~]+$",
+        description="The same key with the same request is the same command, however often it is sent.",
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+@router.get(
+    "/loaders/{loader}/commands",
+    summary="Commands to one loader",
+    responses=returns(list[CommandRecord], "Newest first.", [EXAMPLE], problems=(401, 403, 404, 422)),
+    openapi_extra=SIGNED_IN,
+    dependencies=may_view,
+)
+async def commands(backend: TheBackend, entry: TheLoader, limit: Limit = 100) -> Response:
+    stored = await backend.store.read(lambda c: read_commands(c, loader=entry.id, limit=limit))
+    return reply([msgspec.Raw(item.record) for item in stored])
+
+
+@router.post(
+    "/loaders/{loader}/commands",
+    summary="Resize, pause or resume a loader",
+    status_code=202,
+    responses=returns(CommandRecord, "Taken on; follow it at `Location`.", EXAMPLE, status=202, problems=PROBLEMS),
+    openapi_extra=takes(CommandRequest, EXAMPLE_REQUEST) | SIGNED_IN,
+)
+async def command(
+    request: Request, backend: TheBackend, token: MayControl, entry: TheLoader, key: Key = None
+) -> Response:
+    wanted = await body_of(request, CommandRequest)
+    validate(wanted)
+    _limit(request, token)
+    asker = _asker(request, token, wanted, f"loader {entry.id}", key)
+    book = backend.commands
+    repeated = book.repeated(asker)
+    if repeated:
+        record = await _find(backend, repeated[0])
+    else:
+        book.check(entry, wanted)
+        record = book.accept(entry, wanted, asker)
+        await backend.store.committed()
+        book.deliver(entry)
+    return reply(record, 202, {"Location": f"{request.scope.get('penstock.prefix', '')}/api/commands/{record.id}"})
+
+
+@router.get(
+    "/runs/{run}/commands",
+    summary="Commands to all loaders of a run",
+    responses=returns(list[CommandRecord], "Newest first.", [EXAMPLE], problems=(401, 403, 422)),
+    openapi_extra=SIGNED_IN,
+    dependencies=may_view,
+)
+async def run_commands(backend: TheBackend, run: Annotated[str, Path()], limit: Limit = 100) -> Response:
+    stored = await backend.store.read(lambda c: read_commands(c, run=run, limit=limit))
+    return reply([msgspec.Raw(item.record) for item in stored])
+
+
+@router.post(
+    "/runs/{run}/commands",
+    summary="Resize, pause or resume all loaders of a run",
+    description="Each rank has a command of its own; `group` ties them together.",
+    status_code=202,
+    responses=returns(RunCommand, "Taken on.", RunCommand("9f3a", [EXAMPLE]), status=202, problems=PROBLEMS),
+    openapi_extra=takes(RunCommandRequest, RunCommandRequest("pause")) | SIGNED_IN,
+)
+async def run_command(
+    request: Request, backend: TheBackend, token: MayControl, run: Annotated[str, Path()], key: Key = None
+) -> Response:
+    wanted = await body_of(request, RunCommandRequest)
+    validate(wanted)
+    _limit(request, token)
+    asker = _asker(request, token, wanted, f"run {run}", key)
+    book = backend.commands
+    repeated = book.repeated(asker)
+    if repeated:
+        records = [await _find(backend, identifier) for identifier in repeated]
+        return reply(RunCommand(records[0].group, records), 202)
+    result = _fan_out(backend, book, run, wanted, asker)
+    await backend.store.committed()
+    for record in result.commands:
+        entry = backend.registry.get(record.loader)
+        if entry is not None:
+            book.deliver(entry)
+    return reply(result, 202)
+
+
+@router.get(
+    "/commands/{command}",
+    summary="One command and what became of it",
+    responses=returns(CommandRecord, "As it stands.", EXAMPLE, problems=(401, 403, 404, 422)),
+    openapi_extra=SIGNED_IN,
+    dependencies=may_view,
+)
+async def one_command(backend: TheBackend, command: Annotated[str, Path()]) -> Response:
+    return reply(await _find(backend, command))
+
+
+def _fan_out(backend: Backend, book: CommandBook, run: str, wanted: RunCommandRequest, asker: Asker) -> RunCommand:
+    entries = [entry for entry in backend.registry.of_run(run) if wanted.name in (None, entry.hello.identity.name)]
+    if not entries:
+        raise Problem(404, "unknown-run", f"No such loaders are known in a run “{run[:64]}”.")
+    able, refused = [], []
+    for entry in entries:
+        try:
+            book.check(entry, wanted)
+            able.append(entry)
+        except Problem as problem:
+            refused.append(RefusedLoader(entry.id, problem.detail))
+    if not able:
+        errors = [InvalidField(one.loader, one.reason) for one in refused[:100]]
+        raise Problem(409, "no-loader-can", "None of the run's loaders can do that.", errors=errors)
+    group = hashlib.sha256(f"{asker.idempotency or id(asker)} {backend.instance}".encode()).hexdigest()[:16]
+    return RunCommand(group, [book.accept(entry, wanted, asker, group) for entry in able], refused)
+
+
+def _limit(request: Request, token: Token) -> None:
+    wait = access_of(request).commands.of(token.name).take()
+    if wait:
+        raise Problem(
+            429,
+            "too-many-commands",
+            f"The token “{token.name}” sends commands too fast.",
+            headers={"Retry-After": str(math.ceil(wait))},
+        )
+
+
+def _asker(request: Request, token: Token, wanted: CommandRequest, target: str, key: str | None) -> Asker:
+    fingerprint = hashlib.sha256(msgspec.json.encode(wanted)).hexdigest()[:32]
+    idempotency = f"{token.name} {target} {key}" if key else ""
+    return Asker(token.name, client_address(request), idempotency, fingerprint)
+
+
+async def _find(backend: Backend, identifier: str) -> CommandRecord:
+    record = backend.commands.find(identifier)
+    if record is not None:
+        return record
+    stored = await backend.store.read(lambda c: read_command(c, identifier))
+    if stored is None:
+        raise Problem(404, "unknown-command", f"No command “{identifier[:64]}” is known.")
+    return msgspec.json.decode(stored.record, type=CommandRecord)

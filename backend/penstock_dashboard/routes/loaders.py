@@ -1,0 +1,158 @@
+"""What loaders are there, how they are now, how they were."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query
+from penstock.protocol import (
+    EpochEvent,
+    History,
+    Identity,
+    LoaderDetail,
+    LoaderRow,
+    Presence,
+    StoredEvent,
+    label,
+)
+from starlette.responses import Response
+
+from ..decoding import EVENT_KINDS
+from ..export import CSV, events_csv, history_csv
+from ..openapi import SIGNED_IN, returns
+from ..problems import InvalidField, Problem
+from ..replies import raw_reply, reply
+from ..routes.dependencies import TheBackend, TheLoader, said_once
+from ..security.access import Requires
+from ..settings import Limits
+from ..store.history import read_history
+from ..store.records import read_events
+from ..viewer import LiveEvent
+
+MODELS = [LoaderRow, LoaderDetail, History, StoredEvent]
+router = APIRouter(
+    prefix="/api/loaders", tags=["loaders"], dependencies=[Depends(Requires("view")), Depends(said_once)]
+)
+
+EXAMPLE_ROW = LoaderRow("demo:0:train", Identity("demo", "train"), "connected", "running", 1789000000.0, 1788999000.0)
+EXAMPLE_EVENT = StoredEvent(17, "demo:0:train", EpochEvent(1789000000.0, "started", 0))
+
+Moment = Annotated[float, Query(ge=0, le=1e11, allow_inf_nan=False)]
+Format = Annotated[
+    Literal["json", "csv"] | None,
+    Query(description="json or csv: as a file to save. Left out: JSON, to be read."),
+]
+EventId = Annotated[int, Query(ge=0, le=2**62)]
+Kind = Literal["spans", "stall", "worker", "epoch", "command"]
+
+
+@router.get(
+    "",
+    summary="All loaders",
+    responses=returns(list[LoaderRow], "One row each.", [EXAMPLE_ROW], problems=(401, 403, 422)),
+    openapi_extra=SIGNED_IN,
+)
+async def loaders(
+    backend: TheBackend,
+    run: Annotated[str | None, Query(description="Only those of this run.")] = None,
+    presence: Annotated[Presence | None, Query(description="Only those in this state.")] = None,
+) -> Response:
+    return reply(
+        [
+            entry.row()
+            for entry in backend.registry
+            if (run is None or entry.run == run) and (presence is None or entry.presence == presence)
+        ]
+    )
+
+
+@router.get(
+    "/{loader}",
+    summary="One loader now",
+    responses=returns(LoaderDetail, "All that is known of it.", problems=(401, 403, 404, 422)),
+    openapi_extra=SIGNED_IN,
+)
+async def detail(entry: TheLoader) -> Response:
+    return reply(entry.detail())
+
+
+@router.get(
+    "/{loader}/history",
+    summary="Rates over time",
+    description="Mean, least and greatest value of every rate, in at most `points` buckets. "
+    "Times are on the loader's clock.",
+    responses=returns(History, "Parallel columns.", problems=(401, 403, 404, 422), csv=True),
+    openapi_extra=SIGNED_IN,
+)
+async def history(
+    backend: TheBackend,
+    entry: TheLoader,
+    *,
+    start: Annotated[
+        Moment | None, Query(alias="from", description="Unix time; left out: since its first record.")
+    ] = None,
+    end: Annotated[Moment | None, Query(alias="to", description="Unix time; left out: until now.")] = None,
+    points: Annotated[int, Query(ge=1, le=Limits().history_points)] = 600,
+    format: Format = None,
+) -> Response:
+    now = entry.now()
+    until = now + 1.0 if end is None else end
+    if start is not None and start > until:
+        raise Problem(422, "empty-range", "`from` is after `to`.", errors=[InvalidField("from", "is after `to`")])
+    recent = backend.store.recent(entry.key)
+    found = await backend.store.read(
+        lambda connection: read_history(
+            connection,
+            recent,
+            loader=entry.id,
+            key=entry.key,
+            start=start,
+            end=until,
+            points=points,
+            interval=entry.hello.interval_us * 1e-6,
+            retention=backend.store.retention,
+            now=now,
+        )
+    )
+    if format == "csv":
+        return raw_reply(history_csv(found), f"{label(entry.id)}-history.csv", CSV)
+    response = reply(found)
+    if format == "json":
+        response.headers["content-disposition"] = f'attachment; filename="{label(entry.id)}-history.json"'
+    return response
+
+
+@router.get(
+    "/{loader}/events",
+    summary="What happened",
+    description="In order of their ids. If there are more than `limit`: with `after` the oldest of them, "
+    "else the newest.",
+    responses=returns(list[StoredEvent], "Events.", [EXAMPLE_EVENT], problems=(401, 403, 404, 422), csv=True),
+    openapi_extra=SIGNED_IN,
+)
+async def events(
+    backend: TheBackend,
+    entry: TheLoader,
+    *,
+    after: Annotated[EventId | None, Query(description="Only those with a higher id.")] = None,
+    before: Annotated[EventId | None, Query(description="Only those with a lower id.")] = None,
+    kind: Annotated[list[Kind] | None, Query(description="Only these kinds.", max_length=len(EVENT_KINDS))] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    format: Format = None,
+) -> Response:
+    records = await backend.store.read(
+        lambda connection: read_events(
+            connection,
+            entry.key,
+            entry.id,
+            after=after or 0,
+            before=before,
+            kinds=kind or (),
+            limit=limit,
+            newest=after is None,
+        )
+    )
+    if format == "csv":
+        return raw_reply(events_csv(records), f"{label(entry.id)}-events.csv", CSV)
+    body = b"[" + b",".join(LiveEvent(record).encoded for record in records) + b"]"
+    return raw_reply(body, f"{label(entry.id)}-events.json" if format == "json" else "")

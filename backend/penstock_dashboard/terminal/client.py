@@ -1,0 +1,172 @@
+"""The dashboard's HTTP API, as far as a terminal needs it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from penstock.protocol import (
+    Action,
+    CommandRecord,
+    History,
+    LoaderDetail,
+    LoaderRow,
+    Session,
+    StoredEvent,
+)
+from penstock.telemetry.address import Address
+
+from ..terminal.options import REFUSED, UNREACHABLE, Failure
+from ..terminal.targets import Target
+
+T = TypeVar("T")
+TIMEOUT = 15.0
+NOTABLE = ("stall", "worker", "epoch", "command")
+
+
+class Refusal(Failure):
+    """The dashboard answered, and the answer is no."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(REFUSED, reason)
+        self.code = code
+        """HTTP status."""
+
+
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is asked of one or many loaders."""
+
+    action: Action
+    workers: int | None = None
+    resume_after: float | None = None
+    name: str | None = None
+    """Run-wide: only loaders of this name."""
+
+
+class RefusedLoader(msgspec.Struct, frozen=True):
+    loader: str
+    reason: str
+
+
+class Ordered(msgspec.Struct, frozen=True):
+    """What an order became: one command per loader that can do it."""
+
+    commands: list[CommandRecord]
+    refused: list[RefusedLoader] = []
+
+
+class Client:
+    def __init__(self, find: Callable[[], Address]) -> None:
+        self.find = find
+
+    def session(self) -> Session:
+        return self._get("/api/session", Session)
+
+    def loaders(self) -> list[LoaderRow]:
+        return self._get("/api/loaders", list[LoaderRow])
+
+    def loader(self, identifier: str) -> LoaderDetail:
+        return self._get(f"/api/loaders/{_part(identifier)}", LoaderDetail)
+
+    def history(self, identifier: str, start: float) -> History:
+        query = urlencode({"from": start, "points": 1000})
+        return self._get(f"/api/loaders/{_part(identifier)}/history?{query}", History)
+
+    def events(self, identifier: str, limit: int = 100) -> list[StoredEvent]:
+        """The newest that are worth telling, in order; spans are not."""
+        query = urlencode([*(("kind", kind) for kind in NOTABLE), ("limit", limit)])
+        return self._get(f"/api/loaders/{_part(identifier)}/events?{query}", list[StoredEvent])
+
+    def commands(self, identifier: str) -> list[CommandRecord]:
+        return self._get(f"/api/loaders/{_part(identifier)}/commands?limit=20", list[CommandRecord])
+
+    def command(self, identifier: str) -> CommandRecord:
+        return self._get(f"/api/commands/{_part(identifier)}", CommandRecord)
+
+    def order(self, target: Target, order: Order) -> Ordered:
+        """Ask. An answer that was lost is asked for once more under the same key, so nothing is ordered twice."""
+        headers = {"Idempotency-Key": secrets.token_hex(16)}
+        try:
+            return self._order(target, order, headers)
+        except Failure as failure:
+            if failure.status != UNREACHABLE:
+                raise
+            return self._order(target, order, headers)
+
+    def _order(self, target: Target, order: Order, headers: dict[str, str]) -> Ordered:
+        if target.id is not None:
+            path = f"/api/loaders/{_part(target.id)}/commands"
+            return Ordered([self._call(path, CommandRecord, order, headers)])
+        wide = msgspec.structs.replace(order, name=target.name)
+        return self._call(f"/api/runs/{_part(target.run)}/commands", Ordered, wide, headers)
+
+    def _get(self, path: str, kind: type[T]) -> T:
+        return self._call(path, kind)
+
+    def _call(self, path: str, kind: type[T], body: Any = None, headers: dict[str, str] | None = None) -> T:
+        address = self.find()
+        request = urllib.request.Request(address.url + path, headers={"Accept": "application/json", **(headers or {})})
+        if address.token:
+            request.add_header("Authorization", f"Bearer {address.token}")
+        if body is not None:
+            request.data = msgspec.json.encode(body)
+            request.add_header("Content-Type", "application/json")
+        try:
+            with _opener(address.url).open(request, timeout=TIMEOUT) as response:
+                return msgspec.json.decode(response.read(), type=kind)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(address, error.code, error.read(1 << 16)) from None
+        except msgspec.DecodeError as error:
+            raise Failure(
+                UNREACHABLE, f"{address.url} answers, but not as this Penstock's dashboard: {error}"
+            ) from None
+        except (OSError, HTTPException) as error:
+            raise unreachable(address, error) from None
+
+
+def unreachable(address: Address, error: BaseException) -> Failure:
+    reason = getattr(error, "reason", error)
+    why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+    return Failure(UNREACHABLE, f"the dashboard at {address.url} does not answer ({why}). Is it running?")
+
+
+def _refusal(address: Address, code: int, body: bytes) -> Failure:
+    try:
+        problem = json.loads(body)
+        detail = str(problem["detail"])
+        reasons = [str(each["reason"]) for each in problem.get("errors", ())]
+    except (ValueError, KeyError, TypeError):
+        return Failure(UNREACHABLE, f"{address.url} answers, but not as a Penstock dashboard (HTTP {code})")
+    if code == 401:
+        return Refusal(code, f"{address.url} does not know this token. Give it with --token-file or $PENSTOCK_TOKEN.")
+    return Refusal(code, " ".join([detail, *(reason for reason in reasons[:8] if reason not in detail)]))
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The API never redirects; whoever does must not be given the token."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def is_loopback(url: str) -> bool:
+    return (urllib.parse.urlsplit(url).hostname or "") in ("localhost", "127.0.0.1", "::1")
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    """Proxies as the environment says, but never for this machine."""
+    proxies = [urllib.request.ProxyHandler({})] if is_loopback(url) else []
+    return urllib.request.build_opener(_NoRedirects, *proxies)
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")

@@ -1,0 +1,213 @@
+"""What is known, live: all loaders by their rows, and the one that is looked at with all its particulars. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.protocol import (
+    CommandChanged,
+    CommandRecord,
+    Config,
+    Detail,
+    EpochEvent,
+    Frame,
+    Gone,
+    Happened,
+    History,
+    LoaderDetail,
+    LoaderRow,
+    Overview,
+    Presence,
+    Queues,
+    Rates,
+    Snapshot,
+    Stall,
+    StoredEvent,
+    ToViewer,
+    Worker,
+)
+
+from ..terminal import happenings
+from ..terminal.diagnosis import Diagnosis, Evidence, diagnose
+from ..terminal.happenings import EventLine, Notable
+from ..terminal.outcomes import with_command
+from ..terminal.shares import Shares, of_rates, waiting
+from ..terminal.track import Track, WorkerLine, WorkerRates
+
+MINUTE = 60.0
+LATELY = 10.0
+"""Seconds that the verdict looks back: soon after a resize it speaks of the pool as it is now."""
+JUST = 0.001
+"""Makes a range include its last sample."""
+
+
+def applied(rows: dict[str, LoaderRow], message: Overview) -> dict[str, LoaderRow]:
+    """Rows after a message. A complete overview replaces all, so what it lacks is gone."""
+    kept = {} if message.complete else rows
+    changed = {**kept, **{row.id: row for row in message.rows}}
+    return {identifier: row for identifier, row in changed.items() if identifier not in message.removed}
+
+
+def state_of(presence: Presence, state: str) -> str:
+    """What a person calls the state: the connection's if that is broken, else the loader's own."""
+    if state == "failed":
+        return "failed"
+    if presence == "finished" or state == "closed":
+        return "finished"
+    return presence if presence in ("stale", "lost") else state
+
+
+LIVE = ("running", "paused", "idle")
+"""States of a loader that is there."""
+
+
+def waiting_of(row: LoaderRow) -> float | None:
+    """Share of the time a loader kept its training waiting, over the last 10 s; None if it does not run."""
+    shares = of_rates(row.rates) if state_of(row.presence, row.state) == "running" else None
+    return None if shares is None else waiting(shares)
+
+
+def judge_row(row: LoaderRow) -> Diagnosis:
+    """What limits, as far as a row alone can tell: over the last 10 s, and without the window."""
+    rates = row.rates
+    snapshot = Snapshot(
+        seq=0,
+        at=row.seen,
+        state=row.state,
+        epoch=row.epoch,
+        batch=row.batch,
+        queues=Queues(in_flight=int(rates.in_flight), reorder=int(rates.reorder), data=int(rates.data)),
+        workers=[Worker(number, 0, "idle") for number in range(row.workers)],
+    )
+    return diagnose(Evidence(snapshot, Config(), row.presence, of_rates(rates), rates))
+
+
+def ordered(rows: Iterable[LoaderRow]) -> list[LoaderRow]:
+    """Runs that live first, then the newest; within a run by name and rank."""
+    newest: dict[str, tuple[bool, float]] = {}
+    rows = list(rows)
+    for row in rows:
+        lives = state_of(row.presence, row.state) in LIVE
+        live, started = newest.get(row.identity.run, (False, 0.0))
+        newest[row.identity.run] = (live or lives, max(started, row.started))
+
+    def place(row: LoaderRow) -> tuple[bool, float, str, str, int]:
+        live, started = newest[row.identity.run]
+        return not live, -started, row.identity.run, row.identity.name, row.identity.rank
+
+    return sorted(rows, key=place)
+
+
+class LoaderFacts:
+    """Everything about one loader that the terminal shows."""
+
+    def __init__(self, identifier: str) -> None:
+        self.id = identifier
+        self.detail: LoaderDetail | None = None
+        self.frame: Frame | None = None
+        self.presence: Presence = "connected"
+        self.gone = False
+        self.commands: list[CommandRecord] = []
+        self._events: dict[int, Notable] = {}
+        self._track = Track()
+        self._workers = WorkerRates()
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return None if self.frame is None else self.frame.snapshot
+
+    @property
+    def workers(self) -> list[WorkerLine]:
+        return self._workers.lines()
+
+    @property
+    def events(self) -> list[EventLine]:
+        return happenings.lines(self._events.values())
+
+    @property
+    def last_event(self) -> int:
+        return max(self._events, default=0)
+
+    def receive(self, message: ToViewer) -> None:
+        match message:
+            case Detail(detail) if detail.row.id == self.id:
+                self._take(detail)
+            case Frame(loader) if loader == self.id:
+                self._sample(message)
+            case Happened(events):
+                self.add_events(each for each in events if each.loader == self.id)
+            case CommandChanged(command) if command.loader == self.id:
+                self.add_command(command)
+            case Gone(loader) if loader == self.id:
+                self.gone = True
+
+    def add_history(self, history: History) -> None:
+        self._track.merge(history)
+
+    def add_events(self, stored: Iterable[StoredEvent]) -> None:
+        self._events = happenings.merged(self._events, stored)
+
+    def add_command(self, record: CommandRecord) -> None:
+        self.commands = with_command(self.commands, record)
+
+    def average(self, seconds: float) -> Rates:
+        """Mean rates over the last seconds: single samples jump too much to be read."""
+        last = self._track.last
+        mean = self._track.average(last - seconds, last + JUST)
+        return mean or (Rates() if self.frame is None else self.frame.rates)
+
+    def shares(self, seconds: float = MINUTE) -> Shares | None:
+        if self.frame is None:
+            return None
+        end = self.frame.snapshot.at
+        return self._track.shares(end - seconds, end + JUST)
+
+    def change(self, at: float) -> float | None:
+        """What a resize at that moment did to throughput, as a ratio: ten seconds before against what came after
+        it settled; None while it is too early to say, or if there was a pause in it.
+        """
+        if not self._track.last - at > 8:
+            return None
+        before, after = self._track.average(at - 10, at), self._track.average(at + 1.5, at + 30)
+        if before is None or after is None or not before.batches > 0 or max(before.paused, after.paused) > 0.02:
+            return None
+        return after.batches / before.batches
+
+    def command_event(self, command: str) -> Notable | None:
+        """What the loader itself told of a command; its moment is on the loader's clock."""
+        found = (event for event in self._events.values() if getattr(event, "command", "") == command)
+        return next(found, None)
+
+    def diagnose(self, silence: float) -> Diagnosis | None:
+        if self.detail is None or self.frame is None:
+            return None
+        since = self.frame.snapshot.at - MINUTE
+        events = list(self._events.values())
+        failures = [event.reason for event in events if isinstance(event, EpochEvent) and event.what == "failed"]
+        return diagnose(
+            Evidence(
+                self.frame.snapshot,
+                self.detail.config,
+                self.presence,
+                self.shares(LATELY),
+                self.average(LATELY),
+                [event for event in events if isinstance(event, Stall) and event.at > since],
+                silence,
+                failures[-1] if failures else "",
+            )
+        )
+
+    def _take(self, detail: LoaderDetail) -> None:
+        self.gone = False
+        self.detail = detail
+        self.presence = detail.row.presence
+        if detail.snapshot is not None and self.frame is None:
+            self._workers.note(detail.snapshot)
+            row = detail.row
+            self.frame = Frame(self.id, detail.snapshot, row.rates, row.presence, row.seen)
+
+    def _sample(self, frame: Frame) -> None:
+        self._track.push(frame.snapshot.at, frame.rates)
+        self._workers.note(frame.snapshot)
+        self.frame = frame
+        self.presence = frame.presence

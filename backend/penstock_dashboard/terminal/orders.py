@@ -1,0 +1,107 @@
+"""`penstock resize`, `penstock pause`, `penstock resume`: for scripts and for people in a hurry."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from penstock.protocol import Action, CommandRecord
+
+from ..terminal import options, targets
+from ..terminal.client import Client, Order, Ordered, Refusal
+from ..terminal.options import FINE, REFUSED, TARGETS, Failure
+from ..terminal.outcomes import OVER, sentence
+from ..terminal.targets import Target
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[Any]
+
+POLL = 0.05
+"""Seconds between two looks at a command that is under way."""
+
+ABOUT: dict[Action, str] = {
+    "resize": "set the number of workers",
+    "pause": "hold the workers after the batch they are at",
+    "resume": "end a pause",
+}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    for action, about in ABOUT.items():
+        parser = subparsers.add_parser(action, help=about, description=f"{about.capitalize()}.\n\n{TARGETS}")
+        options.add_options(parser)
+        parser.add_argument("target", type=targets.parse, metavar="TARGET", help="RUN, RUN/LOADER or RUN/RANK/LOADER")
+        if action == "resize":
+            parser.add_argument("workers", type=int, metavar="N", help="the number of workers there shall be")
+        if action == "pause":
+            parser.add_argument(
+                "--resume-after", type=float, metavar="SECONDS", help="resume by itself after so long (at most a day)"
+            )
+        parser.add_argument(
+            "--wait",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="wait for the outcome. What holds only from the next epoch on (iterable-style datasets) is not "
+            "waited for: it is told as pending",
+        )
+        parser.add_argument("--json", action="store_true", help="print the commands as the API has them")
+        parser.set_defaults(run=options.guarded(action, _run), action=action)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    client = Client(options.address_of(arguments))
+    target: Target = arguments.target
+    order = Order(arguments.action, getattr(arguments, "workers", None), getattr(arguments, "resume_after", None))
+    try:
+        ordered = client.order(target, order)
+    except Refusal as refusal:
+        raise _explained(client, target, refusal) from None
+    over: list[CommandRecord] = []
+    for command in ordered.commands:
+        last = _wait(client, command) if arguments.wait else command
+        over.append(last)
+        if not arguments.json:
+            print(f"{last.loader}: {sentence(last)}", flush=True)
+    if arguments.json:
+        print(msgspec.json.encode(Ordered(over, ordered.refused)).decode())
+    else:
+        for refused in ordered.refused:
+            print(f"penstock {arguments.action}: {refused.reason}", file=sys.stderr)
+    failed = any(command.state in OVER and command.state != "applied" for command in over)
+    return REFUSED if failed or _missed(client, ordered) else FINE
+
+
+def _wait(client: Client, command: CommandRecord) -> CommandRecord:
+    """The backend sets the limit: it calls a command timed out that nobody answers."""
+    while command.state not in OVER and command.state != "pending":
+        time.sleep(POLL)
+        try:
+            command = client.command(command.id)
+        except Failure as failure:
+            why = f"{command.loader}: asked for, but what came of it is not known: {failure}"
+            raise Failure(failure.status, why) from None
+    return command
+
+
+def _missed(client: Client, ordered: Ordered) -> bool:
+    """Whether a loader refused that is still there. That finished ones take no commands surprises nobody."""
+    if not ordered.refused:
+        return False
+    try:
+        gone = {row.id for row in client.loaders() if row.presence in ("finished", "lost")}
+    except Refusal:  # a token that may control but not view
+        gone = set()
+    return any(refused.loader not in gone for refused in ordered.refused)
+
+
+def _explained(client: Client, target: Target, refusal: Refusal) -> Failure:
+    """For an unknown name: which ones there are, if this token may see them."""
+    if refusal.code != 404:
+        return refusal
+    try:
+        return Failure(REFUSED, targets.not_found(target, client.loaders()))
+    except Failure:
+        return refusal

@@ -1,0 +1,235 @@
+"""The parts of a loader's screen, each from facts to lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..rates import alive
+from ..terminal.canvas import Line, Span, cut, left, line, right, spread, width, wrapped
+from ..terminal.diagnosis import Diagnosis, Stage
+from ..terminal.facts import LoaderFacts, state_of
+from ..terminal.overview import STATES
+from ..terminal.shares import KINDS
+from ..terminal.targets import name_of
+from ..terminal.words import NOTHING, clock, count, duration, figure, micros, percent, percents, plural, size
+
+GLYPHS = {
+    "compute": "#",
+    "starvation": "!",
+    "reorder_stall": "%",
+    "pin_wait": "=",
+    "paused": ".",
+    "startup": "+",
+}
+"""Without colours the kinds of time are told apart by these."""
+STAGES: dict[Stage, tuple[str, str]] = {
+    "sampler": ("Sampler", "Sampler"),
+    "index": ("Index queues", "Index"),
+    "workers": ("Workers", "Workers"),
+    "reorder": ("Reorder buffer", "Reorder"),
+    "pin": ("Pin stage", "Pin"),
+    "data": ("Data queue", "Data"),
+    "training": ("Training", "Training"),
+}
+"""Stage → its name, and the short one for narrow screens."""
+WIDE = 140
+"""From this width on, stages have their full names and notes."""
+PINNING = {"accelerator": "pinned copy", "mlock": "page-locked", "none": "not possible here", "off": "not asked for"}
+
+
+def header(facts: LoaderFacts, badge: Line, columns: int) -> list[Line]:
+    """Who this loader is, and how far it has come."""
+    if facts.detail is None:
+        return [spread(line(Span(facts.id, "bold")), badge, columns)]
+    row, config = facts.detail.row, facts.detail.config
+    who = f"  rank {row.identity.rank} of {row.identity.world_size} · {row.identity.host} · pid {row.identity.pid}"
+    lines = [spread(line(Span(name_of(row), "bold"), Span(who, "dim")), badge, columns)]
+    snapshot = facts.snapshot
+    if snapshot is None:
+        return lines
+    state = state_of(facts.presence, snapshot.state)
+    place = f"  epoch {count(snapshot.epoch)}, batch {count(snapshot.batch)}"
+    rate = f"   {figure(facts.average(3).batches)} batches/s" if state in ("running", "paused") else ""
+    start = line(Span(state, f"bold {STATES.get(state, 'plain')}"), place)
+    end: Line = []
+    if snapshot.length:
+        done = min(1.0, snapshot.batch / snapshot.length)
+        speed = facts.average(30).batches
+        left_over = (
+            f", {duration((snapshot.length - snapshot.batch) / speed)} left" if speed and state == "running" else ""
+        )
+        start = line(*start, f" of {count(snapshot.length)}")
+        bar = [_progress(done, columns // 6), Span(" ")] if columns >= 100 else []
+        end = line(*bar, Span(f"{percent(done)}{left_over}", "dim"))
+    lines.append(spread(line(*start, rate), end, columns))
+    if columns >= 100:
+        made = [config.dataset, f"batch size {count(config.batch_size)}" if config.batch_size else "", config.sampler]
+        made += [config.start_method, "torch DataLoader, watched" if config.engine == "torch" else ""]
+        if snapshot.recoveries:
+            made.append(f"{plural(snapshot.recoveries, 'worker')} replaced")
+        lines.append(line(Span(" · ".join(filter(None, made)), "dim")))
+    return lines
+
+
+def _progress(done: float, columns: int) -> Span:
+    full = round(done * columns)
+    return Span("━" * full + "─" * (columns - full), "accent")
+
+
+def verdict(diagnosis: Diagnosis, columns: int, most: int) -> list[Line]:
+    parts = [
+        Span(diagnosis.verdict, f"bold {diagnosis.tone}"),
+        Span(diagnosis.sentence),
+        Span(diagnosis.advice, "bold"),
+    ]
+    return wrapped(parts, columns, most)
+
+
+def times(facts: LoaderFacts, columns: int, colour: bool) -> list[Line]:
+    """Where the training thread's time went in the last minute: a bar, and the six kinds with their shares."""
+    shares = facts.shares()
+    if shares is None:
+        return [line(Span("Where the time goes: no epoch has been under way in the last minute.", "dim"))]
+    values = [shares[kind] for kind, _ in KINDS]
+    bar: list[Span] = []
+    start = 0
+    total = 0.0
+    for (kind, _), value in zip(KINDS, values, strict=True):
+        total += value
+        end = round(total * columns)
+        bar.append(Span(("█" if colour else GLYPHS[kind]) * (end - start), kind))
+        start = end
+    legend: list[Line] = [[]]
+    for (kind, word), share in zip(KINDS, percents(values), strict=True):
+        entry = [Span("█" if colour else GLYPHS[kind], kind), Span(f" {word} {share} %", "plain" if share else "dim")]
+        used = sum(width(text) for text, _ in legend[-1])
+        if used and used + 3 + width(entry[1].text) + 1 > columns:
+            legend.append([])
+        gap = [Span("   ")] if legend[-1] else []
+        legend[-1] = [*legend[-1], *gap, *entry]
+    return [bar, *legend]
+
+
+def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line]:
+    """The way of a batch, stage by stage: what waits in each, and which one limits."""
+    snapshot = facts.snapshot
+    if snapshot is None:
+        return []
+    queues, rates, workers = snapshot.queues, facts.average(3), alive(snapshot)
+    handed = snapshot.batch + queues.in_flight
+    step = micros(rates.compute / rates.batches * 1e6) if rates.batches > 0 else NOTHING
+    pinned = snapshot.pin.mode != "off"
+    cells: dict[Stage, tuple[str, str]] = {
+        "sampler": (count(handed), f"of {count(snapshot.length)} tasks" if snapshot.length else "tasks handed out"),
+        "index": (count(queues.index), f"{count(queues.in_flight)} of {count(queues.window)} in flight"),
+        "workers": _busy(facts, rates.busy, workers),
+        "reorder": (count(queues.reorder), size(queues.reorder_bytes) if queues.reorder_bytes else "nothing held back"),
+        "pin": (f"{size(rates.pin_bytes)}/s" if pinned else "off", PINNING[snapshot.pin.mode]),
+        "data": (count(queues.data), "batch ready" if queues.data == 1 else "batches ready"),
+        "training": (step, "a step"),
+    }
+    wide = columns >= WIDE
+    each = columns // len(cells)
+    gap = 2 if each >= 10 else 1
+    rows: list[list[Span]] = [[], [], []]
+    for stage, (value, note) in cells.items():
+        name = STAGES[stage][0 if wide else 1]
+        limits = stage == limit
+        style = "plain" if not limits else "bold good" if stage == "training" else "bold bad"
+        texts = (f"▶{name}" if limits else name, value, note)
+        for place, text in enumerate(texts):
+            arrow = "→ " if gap == 2 and place == 0 and stage != "training" else " " * gap
+            dim = style if limits else ("dim" if place != 1 else "plain")
+            shown = left(text, each - gap)
+            rows[place] += [Span(shown, dim), Span(arrow, "dim")]
+    if wide:
+        return list(rows)
+    note = f"in flight {count(queues.in_flight)} of {count(queues.window)}"
+    held = f"finished {size(queues.finished_bytes)} of {size(queues.memory_budget)}"
+    return [*rows[:2], line(Span(f"{note} · {held}" if queues.memory_budget else note, "dim"))]
+
+
+TableColumn = tuple[str, int]
+WORKERS: tuple[TableColumn, ...] = (
+    ("#", 3),
+    ("pid", 8),
+    ("state", 18),
+    ("batch", 9),
+    ("batch/s", 8),
+    ("fetch", 7),
+    ("collate", 8),
+    ("send", 6),
+    ("CPU", 6),
+    ("RSS", 7),
+)
+
+
+def _busy(facts: LoaderFacts, busy: float, workers: int) -> tuple[str, str]:
+    if not workers:
+        return "in line", "no workers"
+    if facts.detail is not None and facts.detail.config.engine == "torch":
+        return str(workers), "not seen from outside"
+    return f"{figure(min(busy, workers))}/{workers}", "busy"
+
+
+def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:
+    """A head and a line per worker, as many as fit; times in ms a batch."""
+    found = facts.workers
+    if not found:
+        return [line(Span("No worker processes.", "dim"))] if facts.snapshot is not None else []
+    head = line(Span("".join(_cell(title, title, columns) for title, columns in WORKERS), "dim"))
+    room = max(1, rows - 1)
+    if len(found) > room:
+        first = min(first, len(found) - room + 1)
+        room = max(1, room - 1)
+    shown = found[first : first + room]
+    lines: list[Line] = [head]
+    for each in shown:
+        worker = each.worker
+        values = (
+            str(worker.id),
+            str(worker.pid),
+            f"{worker.state} {micros(1000 * worker.state_ms) if worker.state_ms else '< 1 ms'}",
+            NOTHING if worker.batch < 0 else count(worker.batch),
+            figure(each.rate),
+            _or_nothing(each.fetch / 1000, figure),
+            _or_nothing(each.collate / 1000, figure),
+            _or_nothing(each.send / 1000, figure),
+            _or_nothing(each.cpu, percent),
+            size(worker.rss) if worker.rss else "–",
+        )
+        style = "bad" if worker.state == "dead" else "dim" if worker.state in ("retiring", "idle") else "plain"
+        cells = [_cell(title, text, columns) for (title, columns), text in zip(WORKERS, values, strict=True)]
+        lines.append(line(Span("".join(cells), style)))
+    if len(shown) < len(found):
+        which = f"workers {first} to {first + len(shown) - 1} of {len(found)}; ↑ ↓ for the others"
+        lines.append(line(Span(f"  {which}", "dim")))
+    return lines
+
+
+def costs(facts: LoaderFacts) -> list[Line]:
+    """What single samples take."""
+    cost = None if facts.snapshot is None else facts.snapshot.cost
+    if cost is None or not cost.count:
+        return []
+    quantiles = f"p50 {micros(cost.p50_us)}, p95 {micros(cost.p95_us)}, p99 {micros(cost.p99_us)}"
+    worst = f"slowest {micros(cost.max_us)}" + (f" (sample {cost.max_index})" if cost.max_index else "")
+    return [line(Span("Samples: ", "dim"), f"{quantiles}, {worst}")]
+
+
+def events(facts: LoaderFacts, rows: int) -> list[Line]:
+    found = facts.events[: max(0, rows)]
+    if not found:
+        return [line(Span("Nothing has happened yet.", "dim"))] if rows > 0 else []
+    return [line(Span(f"{clock(each.at)} ", "dim"), Span(each.text, each.tone)) for each in found]
+
+
+def _cell(title: str, text: str, columns: int) -> str:
+    if title in ("#", "pid", "state"):
+        return left(cut(text, columns - 1), columns)
+    return right(text, columns)
+
+
+def _or_nothing(value: float, text: Callable[[float], str]) -> str:
+    return NOTHING if math.isnan(value) else text(value)

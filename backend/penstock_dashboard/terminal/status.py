@@ -1,0 +1,122 @@
+"""`penstock status`: all loaders, or some, once."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from penstock.protocol import Detail, LoaderRow
+
+from ..terminal import options, overview, panels, targets
+from ..terminal.canvas import EMPTY, Line, fitted, painted, plain
+from ..terminal.client import Client
+from ..terminal.diagnosis import Diagnosis
+from ..terminal.facts import LoaderFacts, judge_row, ordered, waiting_of
+from ..terminal.options import FINE, REFUSED, TARGETS, Failure
+from ..terminal.targets import Target
+from ..terminal.tty import colourful
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[Any]
+
+MOST = 10_000
+"""Rows of a table that nobody scrolls."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    about = "print how all loaders are, or some"
+    parser = subparsers.add_parser("status", help=about, description=f"{about.capitalize()}.\n\n{TARGETS}")
+    options.add_options(parser)
+    parser.add_argument("target", type=targets.parse, nargs="?", metavar="TARGET", help="default: all loaders")
+    parser.add_argument("--json", action="store_true", help="print the API's facts, by name, and the verdict on each")
+    parser.set_defaults(run=options.guarded("status", _run))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    client = Client(options.address_of(arguments))
+    target: Target | None = arguments.target
+    rows = client.loaders()
+    chosen = ordered(row for row in rows if target is None or target.matches(row))
+    if target is not None and not chosen:
+        raise Failure(REFUSED, targets.not_found(target, rows))
+    alone = chosen[0].id if target is not None and len(chosen) == 1 else ""
+    now = client.session().at
+    if arguments.json:
+        _print_json(client, chosen, alone, now)
+        return FINE
+    if not chosen:
+        print("No loader has reported yet.")
+        return FINE
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if alone:
+        _show(_particulars(client, alone, now, columns or 120), columns)
+    else:
+        _show(overview.table(chosen, _silence(now), columns), columns)
+    return FINE
+
+
+def _silence(now: float) -> Callable[[LoaderRow], float]:
+    return lambda row: max(0.0, now - row.seen)
+
+
+def _show(lines: Sequence[Line], columns: int | None) -> None:
+    for line in lines:
+        if columns is None:
+            print(plain(line))
+        else:
+            print(painted(fitted(line, columns), colourful()))
+
+
+def _facts(client: Client, identifier: str) -> LoaderFacts:
+    """All that is known of one loader now, as `penstock top` would gather it."""
+    facts = LoaderFacts(identifier)
+    detail = client.loader(identifier)
+    facts.receive(Detail(detail))
+    if detail.snapshot is not None:
+        facts.add_history(client.history(identifier, max(0.0, detail.snapshot.at - 60)))
+    facts.add_events(client.events(identifier))
+    return facts
+
+
+def _particulars(client: Client, identifier: str, now: float, columns: int) -> list[Line]:
+    facts = _facts(client, identifier)
+    silence = now - facts.detail.row.seen if facts.detail is not None else 0.0
+    diagnosis = facts.diagnose(silence)
+    lines = [*panels.header(facts, [], columns), EMPTY]
+    if diagnosis is not None:
+        lines += [*panels.verdict(diagnosis, columns, 20), EMPTY]
+    lines += [*panels.times(facts, columns, colourful() and sys.stdout.isatty()), EMPTY]
+    lines += [*panels.pipeline(facts, diagnosis.limit if diagnosis else None, columns), EMPTY]
+    lines += [*panels.workers(facts, MOST, 0), *panels.costs(facts), EMPTY, *panels.events(facts, 10)]
+    return lines
+
+
+def _print_json(client: Client, rows: Sequence[LoaderRow], alone: str, now: float) -> None:
+    loaders = []
+    for row in rows:
+        told = {**_named(row), "waiting": waiting_of(row), "silence": round(max(0.0, now - row.seen), 3)}
+        diagnosis: Diagnosis | None = judge_row(row)
+        if alone:
+            facts = _facts(client, row.id)
+            diagnosis = facts.diagnose(now - row.seen)
+            detail = client.loader(row.id) if facts.detail is None else facts.detail
+            told |= {"config": _named(detail.config), "snapshot": _named(detail.snapshot)}
+        if diagnosis is not None:
+            told |= {"verdict": diagnosis.verdict.removesuffix("."), "limit": diagnosis.limit}
+            # The sentence speaks of more than a row alone knows.
+            told |= {"sentence": diagnosis.sentence, "advice": diagnosis.advice} if alone else {}
+        loaders.append(told)
+    print(msgspec.json.encode({"at": now, "loaders": loaders}).decode())
+
+
+def _named(value: Any) -> Any:
+    """Structs as objects, those too that travel as arrays: whoever reads this should not have to count."""
+    if isinstance(value, msgspec.Struct):
+        return {field: _named(getattr(value, field)) for field in value.__struct_fields__}
+    if isinstance(value, list | tuple):
+        return [_named(each) for each in value]
+    return value

@@ -1,1 +1,0 @@
-"""A training that shows the dashboard at work: `penstock demo`, `python -m loader.demo`, `make demo`."""

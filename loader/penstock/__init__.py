@@ -1,0 +1,72 @@
+"""Penstock: a data loader for PyTorch that can be watched and tuned while it trains."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError(
+        "Penstock needs Linux or macOS, because its workers are forked and share memory by descriptor: "
+        "on Windows run it in WSL 2, or use torch.utils.data.DataLoader."
+    )
+
+if TYPE_CHECKING:
+    from torch.utils.data import get_worker_info
+
+    from .collating import default_collate, default_convert
+    from .dataloader import DataLoader
+    from .sampling import (
+        BatchSampler,
+        DistributedSampler,
+        RandomSampler,
+        SequentialSampler,
+        SubsetRandomSampler,
+        WeightedRandomSampler,
+    )
+    from .telemetry.watching import watch
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "DataLoader": ".dataloader",
+    "default_collate": ".collating",
+    "default_convert": ".collating",
+    "BatchSampler": ".sampling",
+    "DistributedSampler": ".sampling",
+    "RandomSampler": ".sampling",
+    "SequentialSampler": ".sampling",
+    "SubsetRandomSampler": ".sampling",
+    "WeightedRandomSampler": ".sampling",
+    "get_worker_info": "torch.utils.data",
+    "watch": ".telemetry.watching",
+}
+
+__all__ = [
+    "BatchSampler",
+    "DataLoader",
+    "DistributedSampler",
+    "RandomSampler",
+    "SequentialSampler",
+    "SubsetRandomSampler",
+    "WeightedRandomSampler",
+    "default_collate",
+    "default_convert",
+    "get_worker_info",
+    "watch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: the dashboard needs `penstock.protocol` and must not load torch."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home, __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

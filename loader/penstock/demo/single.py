@@ -1,0 +1,50 @@
+"""A scenario in one training process."""
+
+from __future__ import annotations
+
+import time
+
+from .. import DataLoader
+from .accidents import Accidents
+from .dataset import Sample, Shapes, ShapeStream
+from .ending import Ending
+from .progress import Pace, ProgressLine
+from .scenarios import Scenario
+from .training import Training, small_model
+
+
+def train(scenario: Scenario, link: str, seconds: float | None, ending: Ending) -> None:
+    """Train until it is to end, or for so many seconds."""
+    loader = make_loader(scenario, link)
+    training = Training(small_model(), scenario.step)
+    accidents = Accidents(loader, scenario.crash_every)
+    pace, line = Pace(loader.stats), ProgressLine()
+    end = float("inf") if seconds is None else time.monotonic() + seconds
+    try:
+        while True:
+            for images, labels in loader:
+                training.learn(images, labels)
+                accidents.happen()
+                pace.look()
+                line.show(lambda: str(pace))
+                if ending.asked or time.monotonic() > end:
+                    return
+    finally:
+        line.end()
+
+
+def make_loader(scenario: Scenario, link: str) -> DataLoader[Sample]:
+    shapes = Shapes(scenario.samples, scenario.side, scenario.wait, scenario.slow_share, scenario.slow_wait)
+    return DataLoader(
+        ShapeStream(shapes) if scenario.stream else shapes,
+        scenario.batch_size,
+        shuffle=None if scenario.stream else True,
+        num_workers=scenario.workers,
+        persistent_workers=True,
+        drop_last=True,
+        pin_memory=scenario.pin_memory,
+        memory_budget=scenario.memory_budget,
+        record_samples=5,
+        name="train",
+        monitor=link,
+    )

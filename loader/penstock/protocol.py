@@ -1,0 +1,680 @@
+"""Every message between loader, backend and browser, and the one definition of every number in them.
+
+Loader and backend speak MessagePack over `/ws/publish`; backend and browser speak JSON over `/ws/live` and HTTP.
+The structs are the same, so a snapshot that a loader sends is what a browser shows.
+
+Versions are (major, minor). Within a major version fields are only ever added, each with a default, and unknown
+fields and unknown event kinds are ignored: either side may be the newer one.
+
+Durations are integers in microseconds (`_us`), sizes are integers in bytes, moments are Unix seconds as floats. Where
+there is one for every worker and nobody needs more, they are in milliseconds (`_ms`) and KiB (`_kib`): a snapshot of 16
+workers stays below 1.5 KB, as long as none of them is older than half a day.
+Counters only grow during one incarnation of a loader; rates are differences of counters and are worked out in one
+place, `penstock_dashboard/rates.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+PROTOCOL = (2, 0)
+"""This description's version: (major, minor)."""
+
+MAX_MESSAGE = 1 << 20
+"""The largest message either side may send, in bytes."""
+
+MAX_WORKERS = 1024
+"""The most workers one loader may report."""
+
+_UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]+")
+
+Label = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+"""A run or loader name: it appears in addresses and in Prometheus labels, so its alphabet is small."""
+
+Text = Annotated[str, Meta(max_length=256)]
+LongText = Annotated[str, Meta(max_length=16384)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+"""A number of things, or of bytes or microseconds: never negative."""
+Moment = Annotated[float, Meta(ge=0, le=1e11)]
+"""Unix time, s."""
+
+
+def label(text: str) -> str:
+    """Turn any text into a Label."""
+    return _UNNAMEABLE.sub("-", text).strip("-")[:64] or "unnamed"
+
+
+def loader_id(run: str, rank: int, name: str) -> str:
+    """How one loader is addressed everywhere: `run:rank:name`."""
+    return f"{run}:{rank}:{name}"
+
+
+LoaderState = Literal["idle", "running", "paused", "finished", "failed", "closed"]
+"""What the loader says of itself. idle: no epoch has begun. running: one is under way. paused: held by a command.
+finished: the last epoch ended, or was left early. failed: it ended with an error. closed: `close()` was called."""
+
+Presence = Literal["connected", "stale", "lost", "finished"]
+"""What the backend says of the connection. stale: silent for 3 intervals. lost: silent for long, no goodbye."""
+
+WorkerState = Literal["starting", "idle", "fetching", "collating", "sending", "paused", "retiring", "dead"]
+
+PinMode = Literal["off", "accelerator", "mlock", "none"]
+"""off: not asked for. accelerator: copied by `tensor.pin_memory()`. mlock: slots page-locked in place.
+none: asked for, but neither was possible."""
+
+
+# ---------------------------------------------------------------------------------------------- snapshots
+
+
+class Queues(Struct, frozen=True, array_like=True):
+    """How full every stage of the pipeline is at one moment."""
+
+    index: Count = 0
+    """Tasks handed to workers and not started, summed over workers."""
+    in_flight: Count = 0
+    """Tasks dispatched and not yet yielded."""
+    window: Count = 0
+    """The most tasks that may be in flight now."""
+    reorder: Count = 0
+    """Finished batches that wait because an earlier one is not finished."""
+    reorder_bytes: Count = 0
+    """Their size."""
+    pin: Count = 0
+    """Batches handed to the pin stage and not through it."""
+    data: Count = 0
+    """Batches ready to be yielded."""
+    slots_used: Count = 0
+    """Slots that carry a batch, in the pipeline or held by training."""
+    slots_free: Count = 0
+    """Slots that wait for a batch."""
+    slots_bytes: Count = 0
+    """Shared memory in all slots."""
+    finished_bytes: Count = 0
+    """Size of all finished batches in the pipeline (reorder buffer, pin stage, data queue)."""
+    memory_budget: Count = 0
+    """What finished_bytes is kept within."""
+
+
+class Times(Struct, frozen=True, array_like=True):
+    """Where the training thread's time went; the six add up to the wall clock since the first `next()`."""
+
+    compute_us: Count = 0
+    """Between two calls of `next()`: the time is training's own."""
+    starvation_us: Count = 0
+    """In `next()`, and no batch at all was finished; and what `next()` takes itself, the sampler included."""
+    reorder_stall_us: Count = 0
+    """In `next()`, and a later batch was finished but the next one was not."""
+    pin_wait_us: Count = 0
+    """In `next()`, and the next batch was finished but not through the pin stage."""
+    paused_us: Count = 0
+    """In `next()`, and nothing was ready because the pool is paused."""
+    startup_us: Count = 0
+    """In `next()`, before the epoch's first batch was finished."""
+
+
+class Worker(Struct, frozen=True, array_like=True):
+    """One worker process. Times are sums since its birth, the state under way included."""
+
+    id: Count
+    """Its number in the pool, from 0."""
+    pid: Count
+    """Its process id; 0: it is still to be born."""
+    state: WorkerState
+    state_ms: Count = 0
+    """Time in this state."""
+    batch: int = -1
+    """Batch index it works at, or worked at last; -1: none yet. For an iterable-style dataset, the number within the
+    shard."""
+    index_queue: Count = 0
+    """Tasks handed to it and not started."""
+    batches: Count = 0
+    """Batches it made since its birth, failed ones included."""
+    samples: Count = 0
+    """Samples in them."""
+    sent_kib: Count = 0
+    """Size of the tensors and arrays in them."""
+    fetch_us: Count = 0
+    """Time in the dataset."""
+    collate_us: Count = 0
+    """Time in collate_fn."""
+    send_us: Count = 0
+    """Time to place the batch into its slot or message and to send it."""
+    idle_ms: Count = 0
+    """Time without a task, paused time included."""
+    rss: Count = 0
+    """Resident memory; 0: not known."""
+    cpu_ms: Count = 0
+    """Processor time used, user and system."""
+
+
+class PinStage(Struct, frozen=True, array_like=True):
+    mode: PinMode = "off"
+    batches: Count = 0
+    bytes: Count = 0
+    """Bytes that passed the stage."""
+    us: Count = 0
+    """Time spent in it."""
+
+
+class SampleCost(Struct, frozen=True, array_like=True):
+    """How long single samples took to fetch, this epoch. Quantiles are right to within 6 %.
+
+    Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts
+    with the mean of its batch.
+    """
+
+    count: Count = 0
+    """Samples that were timed."""
+    p50_us: Count = 0
+    p95_us: Count = 0
+    p99_us: Count = 0
+    max_us: Count = 0
+    """The slowest one's time."""
+    max_index: Text = ""
+    """Its index, as the sampler gave it, or its number in its shard; empty where only a batch's mean is known."""
+
+
+class Stalls(Struct, frozen=True, array_like=True):
+    count: Count = 0
+    """Reorder stalls ended so far."""
+    us: Count = 0
+    """Their total length."""
+
+
+class Snapshot(Struct, frozen=True, tag="snapshot"):
+    """One loader at one moment."""
+
+    seq: Count
+    """Number of this message among all sequenced messages (snapshots, events, goodbye) of the incarnation."""
+    at: Moment
+    """When it was taken, by the loader's clock."""
+    state: LoaderState
+    epoch: Count = 0
+    """Number of the epoch under way or last ended, from 0."""
+    batch: Count = 0
+    """Batches yielded in this epoch."""
+    length: Count | None = None
+    """Batches in an epoch, where known."""
+    batches: Count = 0
+    """Batches yielded since the loader was made."""
+    samples: Count = 0
+    """Samples in them."""
+    bytes: Count = 0
+    """Bytes of tensors and arrays in them."""
+    target: Count = 0
+    """Workers asked for."""
+    pending: Count | None = None
+    """Workers asked for from the next epoch on, while that is still to come."""
+    queues: Queues = field(default_factory=Queues)
+    times: Times = field(default_factory=Times)
+    """Since the loader was made."""
+    epoch_times: Times = field(default_factory=Times)
+    """In this epoch."""
+    stalls: Stalls = field(default_factory=Stalls)
+    pin: PinStage = field(default_factory=PinStage)
+    cost: SampleCost = field(default_factory=SampleCost)
+    workers: Annotated[list[Worker], Meta(max_length=MAX_WORKERS)] = field(default_factory=list)
+    digest: Text = ""
+    """Rolling digest over (epoch, batch index, sample indices, seed) of everything yielded."""
+    recoveries: Count = 0
+    """Dead workers replaced so far."""
+    dropped: Count = 0
+    """Sequenced messages and events lost to full buffers so far."""
+    slowest: Annotated[list[tuple[Text, Count]], Meta(max_length=1000)] = field(default_factory=list)
+    """(index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them."""
+
+    def __str__(self) -> str:
+        """A small table for a person."""
+        from .telemetry.report import report
+
+        return report(self)
+
+
+# ------------------------------------------------------------------------------------------------- events
+
+
+class Span(Struct, frozen=True, array_like=True):
+    """The life of one batch. Moments are microseconds after `Spans.base`; -1: it did not happen (yet)."""
+
+    worker: Count
+    """The worker that made it; 0 if training did."""
+    epoch: Count
+    batch: Count
+    """Batch index; for an iterable-style dataset with workers, its number within its shard."""
+    start_us: int
+    """The worker took the task up."""
+    fetched_us: int
+    """All samples were there."""
+    collated_us: int
+    """The batch was made of them."""
+    sent_us: int
+    """It was in its slot or message, or had failed."""
+    yielded_us: int
+    """Training got it."""
+
+
+class Spans(Struct, frozen=True, tag="spans", tag_field="kind"):
+    """Batch spans for the timeline: every batch at low rates, every `stride`-th at high ones."""
+
+    at: Moment
+    base: Moment
+    """Unix time of 0 µs."""
+    spans: Annotated[list[Span], Meta(max_length=4096)]
+    stride: Count = 1
+    """Of the batches, by their number, one of so many is told."""
+    late: Annotated[list[Span], Meta(max_length=4096)] = field(default_factory=list)
+    """Batches that were told before they were yielded, once more, now that they are."""
+
+
+class Stall(Struct, frozen=True, tag="stall", tag_field="kind"):
+    """Training waited for one batch while later ones were finished."""
+
+    at: Moment
+    """When it began."""
+    us: Count
+    """How long it lasted."""
+    held_back: Count
+    """Finished batches that had to wait."""
+    epoch: Count
+    batch: Count
+    """The batch that was waited for."""
+    worker: int = -1
+    """The worker that had it; -1: none had it yet."""
+    slowest_index: Text = ""
+    """The slowest sample of that batch; empty where that is not known."""
+    slowest_us: Count = 0
+    """Its time, or a sample's on average."""
+    stack: LongText = ""
+    """The worker's Python stack, taken once while the stall lasted; empty if it was short."""
+
+
+class WorkerEvent(Struct, frozen=True, tag="worker", tag_field="kind"):
+    at: Moment
+    what: Literal["born", "retired", "died"]
+    worker: Count
+    pid: Count
+    exitcode: int = 0
+    """As in `multiprocessing`: negative for a signal."""
+    signal: Text = ""
+    """The signal's name, if one ended it."""
+    batch: int = -1
+    """The batch it was working at, as in `Worker.batch`; -1: none."""
+    retried: bool = False
+    """Its unfinished tasks went to others."""
+
+
+class EpochEvent(Struct, frozen=True, tag="epoch", tag_field="kind"):
+    at: Moment
+    what: Literal["started", "ended", "abandoned", "failed"]
+    epoch: Count
+    batches: Count = 0
+    """Batches yielded in it."""
+    reason: LongText = ""
+
+
+class CommandEvent(Struct, frozen=True, tag="command", tag_field="kind"):
+    """A pause, resume or resize and what came of it, wherever it came from."""
+
+    at: Moment
+    action: Literal["resize", "pause", "resume"]
+    state: CommandState
+    by: Text = ""
+    """The token's name; "local" for a call in the training process; "timer" for the end of a pause with a limit."""
+    command: Text = ""
+    """The command's id; empty for a local call."""
+    asked: int | None = None
+    """Workers asked for."""
+    before: int | None = None
+    """Workers before."""
+    actual: int | None = None
+    """Workers after."""
+    at_batch: int | None = None
+    """Batch index from which it holds."""
+    took_us: Count = 0
+    """From the call to its effect."""
+    reason: Text = ""
+
+
+Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent
+
+
+class Events(Struct, frozen=True, tag="events"):
+    """What happened since the last message."""
+
+    seq: Count
+    events: Annotated[list[Event], Meta(max_length=1024)]
+
+
+# ----------------------------------------------------------------------------------------------- commands
+
+CommandState = Literal["accepted", "delivered", "pending", "applied", "rejected", "timed_out", "superseded"]
+"""accepted → delivered → (pending →) applied | rejected | timed_out | superseded.
+pending: the loader will apply it at the next epoch."""
+
+Action = Literal["resize", "pause", "resume"]
+
+
+class Command(Struct, frozen=True, tag="command"):
+    """Backend to loader: bring about an absolute target. Applying one twice is the same as once."""
+
+    id: Text
+    action: Action
+    workers: Annotated[int, Meta(ge=1, le=MAX_WORKERS)] | None = None
+    """resize: the number of workers there shall be."""
+    resume_after: Annotated[float, Meta(gt=0, le=86400)] | None = None
+    """pause: resume by itself after so many seconds."""
+    by: Text = ""
+    """Name of the token that asked."""
+
+
+class Outcome(Struct, frozen=True, tag="outcome"):
+    """Loader to backend: what became of a command."""
+
+    command: Text
+    state: Literal["delivered", "pending", "applied", "rejected", "superseded"]
+    at: Moment
+    actual: int | None = None
+    """Workers there are now."""
+    at_batch: int | None = None
+    """Batch index from which it holds."""
+    took_us: Count = 0
+    """From receipt to effect."""
+    reason: Text = ""
+
+
+# ---------------------------------------------------------------------------------------- loader ↔ backend
+
+
+class Identity(Struct, frozen=True):
+    run: Label
+    name: Label
+    rank: Annotated[int, Meta(ge=0, lt=1_000_000)] = 0
+    world_size: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    host: Text = ""
+    pid: Count = 0
+    incarnation: Text = ""
+    """New for every publisher: a restarted training is the same loader in a new incarnation."""
+
+
+class Config(Struct, frozen=True):
+    """How the loader was made."""
+
+    dataset: Text = ""
+    """The dataset's type."""
+    style: Literal["map", "iterable"] = "map"
+    dataset_length: Count | None = None
+    batch_size: Count | None = None
+    sampler: Text = ""
+    num_workers: Count = 0
+    max_workers: Count = 0
+    start_method: Text = ""
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    in_order: bool = True
+    prefetch_factor: Count | None = None
+    timeout: float = 0.0
+    """Seconds; 0: none."""
+    memory_budget: Count = 0
+    control: bool = True
+    """False: this loader takes no commands."""
+    engine: Literal["penstock", "torch"] = "penstock"
+    """torch: an ordinary torch DataLoader under `loader.watch`."""
+
+
+class Hello(Struct, frozen=True, tag="hello"):
+    protocol: tuple[int, int]
+    identity: Identity
+    config: Config = field(default_factory=Config)
+    interval_us: Annotated[int, Meta(ge=10_000, le=60_000_000)] = 200_000
+    """Time between two snapshots."""
+    started: Moment = 0.0
+    """When the loader was made."""
+    versions: dict[str, Text] = field(default_factory=dict)
+    """Of penstock, torch, python."""
+
+
+class Goodbye(Struct, frozen=True, tag="goodbye"):
+    """The loader was closed or its process ends in an orderly way."""
+
+    seq: Count
+    reason: Text = ""
+
+
+class Welcome(Struct, frozen=True, tag="welcome"):
+    protocol: tuple[int, int]
+    loader: Text
+    """The id under which the backend knows it."""
+    last_seq: int = -1
+    """The last message of this incarnation that the backend has; the loader goes on with the next one."""
+    at: Moment = 0.0
+    """The backend's clock."""
+
+
+class Ack(Struct, frozen=True, tag="ack"):
+    """Everything up to this message is stored; the loader may forget it."""
+
+    seq: Count
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """A message was not understood or not allowed."""
+
+    reason: Text
+
+
+ToBackend = Hello | Snapshot | Events | Outcome | Goodbye
+ToLoader = Welcome | Ack | Command | Refused
+
+
+# --------------------------------------------------------------------------------------- backend ↔ browser
+
+
+class Rates(Struct, frozen=True, array_like=True):
+    """Differences between two snapshots, as stored in history and drawn in charts."""
+
+    batches: float = 0.0
+    """Batches yielded per second."""
+    samples: float = 0.0
+    bytes: float = 0.0
+    compute: float = 0.0
+    """Shares of the time, 0 to 1; the six add up to 1 while an epoch is under way."""
+    starvation: float = 0.0
+    reorder_stall: float = 0.0
+    pin_wait: float = 0.0
+    paused: float = 0.0
+    startup: float = 0.0
+    pin_bytes: float = 0.0
+    """Bytes per second through the pin stage, of wall-clock time."""
+    busy: float = 0.0
+    """Workers busy on average: their fetch, collate and send time per second."""
+    rss: float = 0.0
+    """Resident memory of all workers, bytes."""
+    index: float = 0.0
+    """Queue depths and slots at the snapshot, as in `Queues`."""
+    in_flight: float = 0.0
+    reorder: float = 0.0
+    data: float = 0.0
+    slots_bytes: float = 0.0
+    finished_bytes: float = 0.0
+    workers: float = 0.0
+    """Workers alive."""
+
+
+class LoaderRow(Struct, frozen=True):
+    """One line of the overview."""
+
+    id: Text
+    identity: Identity
+    presence: Presence
+    state: LoaderState
+    seen: Moment
+    """When the backend last heard of it, by the backend's clock."""
+    started: Moment
+    epoch: Count = 0
+    batch: Count = 0
+    length: Count | None = None
+    workers: Count = 0
+    """Workers alive."""
+    target: Count = 0
+    rates: Rates = field(default_factory=Rates)
+    """Over the last 10 s."""
+    control: bool = True
+    engine: Literal["penstock", "torch"] = "penstock"
+
+
+class LoaderDetail(Struct, frozen=True):
+    """Everything that is known of one loader now."""
+
+    row: LoaderRow
+    config: Config
+    versions: dict[str, Text]
+    interval_us: int
+    snapshot: Snapshot | None = None
+
+
+class Transition(Struct, frozen=True):
+    state: CommandState
+    at: Moment
+    """By the backend's clock."""
+
+
+class CommandRecord(Struct, frozen=True):
+    """A command and all that became of it."""
+
+    id: Text
+    loader: Text
+    action: Action
+    by: Text
+    """Name of the token."""
+    origin: Text
+    """Address it came from."""
+    state: CommandState
+    transitions: list[Transition]
+    group: Text = ""
+    """The same for all commands of one run-wide command."""
+    workers: int | None = None
+    resume_after: float | None = None
+    before: int | None = None
+    """Workers when it was accepted."""
+    actual: int | None = None
+    at_batch: int | None = None
+    took_us: Count = 0
+    """From acceptance to the last transition, by the backend's clock."""
+    reason: Text = ""
+
+
+class StoredEvent(Struct, frozen=True):
+    id: Count
+    """Grows over all loaders of one backend: what has come after N has a higher id."""
+    loader: Text
+    event: Event
+
+
+class Subscribe(Struct, frozen=True, tag="subscribe"):
+    """What this viewer wants from now on; replaces what it wanted before."""
+
+    overview: bool = False
+    loaders: Annotated[list[Text], Meta(max_length=64)] = field(default_factory=list)
+    after: dict[str, Count] = field(default_factory=dict)
+    """Loader id → the last StoredEvent.id it has; the backend sends what came after."""
+
+
+class Ping(Struct, frozen=True, tag="ping"):
+    at: float = 0.0
+
+
+class Pong(Struct, frozen=True, tag="pong"):
+    at: float = 0.0
+
+
+class Session(Struct, frozen=True, tag="session"):
+    """The backend's first message to a viewer."""
+
+    backend: Text
+    """New for every start of the backend."""
+    version: Text
+    at: Moment
+    scopes: list[Literal["publish", "view", "control"]]
+    read_only: bool
+    warning: Text = ""
+    """For example that the store fell back to memory."""
+
+
+class Overview(Struct, frozen=True, tag="overview"):
+    """The rows that changed; the first one after a subscription has all."""
+
+    rows: list[LoaderRow]
+    removed: list[Text] = field(default_factory=list)
+    complete: bool = False
+    """True: rows that are not in it no longer exist."""
+
+
+class Frame(Struct, frozen=True, tag="frame"):
+    """A snapshot, with the rates since the one before."""
+
+    loader: Text
+    snapshot: Snapshot
+    rates: Rates
+    presence: Presence
+    at: Moment
+    """When the backend received it, by its own clock."""
+
+
+class Detail(Struct, frozen=True, tag="detail"):
+    """The first message about a loader after a subscription, and whenever its configuration or presence changes."""
+
+    detail: LoaderDetail
+
+
+class Happened(Struct, frozen=True, tag="happened"):
+    events: list[StoredEvent]
+
+
+class Gap(Struct, frozen=True, tag="gap"):
+    """This viewer was too slow: events up to `until` were dropped for it and can be asked for over HTTP."""
+
+    loader: Text
+    after: Count
+    until: Count
+
+
+class CommandChanged(Struct, frozen=True, tag="command_changed"):
+    command: CommandRecord
+
+
+class Gone(Struct, frozen=True, tag="gone"):
+    """The loader asked for is not known."""
+
+    loader: Text
+
+
+ToViewer = Session | Overview | Detail | Frame | Happened | Gap | CommandChanged | Gone | Pong
+FromViewer = Subscribe | Ping
+
+
+class History(Struct, frozen=True):
+    """Rates over a range, in at most as many buckets as asked for. Columns are parallel."""
+
+    loader: Text
+    start: Moment
+    end: Moment
+    step: float
+    """Seconds a bucket spans; 0: every stored sample is its own bucket."""
+    at: list[float]
+    """The buckets' middles."""
+    mean: dict[str, list[float]]
+    """Field of Rates → column."""
+    low: dict[str, list[float]] = field(default_factory=dict)
+    """Left out where every bucket has one sample."""
+    high: dict[str, list[float]] = field(default_factory=dict)
+
+
+def to_json_schema() -> dict[str, object]:
+    """The protocol as JSON Schema; the frontend's types are generated from it."""
+    types = (ToBackend, ToLoader, ToViewer, FromViewer, History, CommandRecord, LoaderDetail)
+    _, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "penstock", "$defs": components}

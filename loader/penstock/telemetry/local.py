@@ -1,0 +1,113 @@
+"""The dashboard of this user on this machine: found through its discovery file, else started.
+
+It is started at most once per process, and by the first process of a machine only. A dashboard that starts while
+another one is there already says so and ends by itself, so two trainings that begin together get one dashboard.
+It belongs to nobody: it lives in a session of its own, so that it can still be looked at after the training, and ends
+by itself some minutes after the last loader and viewer have left.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from .. import discovery
+
+EXIT_WHEN_IDLE = 300
+"""Seconds for which the dashboard stays when nobody is there any more."""
+
+log = logging.getLogger("penstock")
+
+_START = """
+import sys
+sys.path += sys.argv.pop(1).split(":")
+from penstock_dashboard.cli import main
+sys.exit(main())
+"""
+"""The packages are found wherever this one is, but nothing in the current folder is taken for them."""
+
+_lock = threading.Lock()
+_child: subprocess.Popen[bytes] | None = None
+_started = False
+_told: set[str] = set()
+
+
+class LocalDashboard:
+    """Its methods are called in the publisher's thread: training does not wait for a dashboard to start."""
+
+    def __init__(self) -> None:
+        self._leading = os.environ.get("LOCAL_RANK", "0") in ("", "0")
+
+    def find(self) -> discovery.Discovery | None:
+        """The dashboard, or None while it is starting."""
+        with _lock:
+            found = discovery.read()
+            if found is not None:
+                if self._leading:
+                    _tell(f"{found.url}/#token={found.token}")
+            elif self._leading:
+                self._start()
+            return found
+
+    def _start(self) -> None:
+        global _child, _started
+        if _child is not None and _child.poll() is not None:
+            status, _child = _child.returncode, None
+            if status:
+                log.warning("the dashboard ended with status %d; see %s", status, _log_path())
+        if _started:
+            return  # once: somebody who ends it does not want it back
+        _started = True
+        command = [sys.executable, "-P", "-c", _START, _packages()]
+        command += ["dashboard", "--port", "0", "--exit-when-idle", str(EXIT_WHEN_IDLE)]
+        blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the child inherits it, and must hear SIGTERM
+        try:
+            path = _log_path()
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as errors:  # noqa: PTH123
+                _child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            log.warning("the dashboard could not be started: %s", error)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _packages() -> str:
+    """The folders of the two packages, as this process finds them."""
+    dashboard = importlib.util.find_spec("penstock_dashboard")
+    folders = [Path(__file__).parents[2]]
+    if dashboard is not None and dashboard.origin is not None:
+        folders.append(Path(dashboard.origin).parents[1])
+    return ":".join(map(str, folders))
+
+
+def _log_path() -> Path:
+    return discovery.state_home() / "dashboard.log"
+
+
+def _tell(link: str) -> None:
+    if link not in _told:
+        _told.add(link)
+        print(f"Penstock is at {link}", file=sys.stderr, flush=True)
+
+
+def _start_over_after_fork() -> None:
+    """The lock may have been held by a thread that does not exist here."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_over_after_fork)
