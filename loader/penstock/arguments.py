@@ -6,6 +6,11 @@ attribute of the same name. So every argument has one, and what was not given mu
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, fields
+
+from .telemetry.address import resolve
+
 
 class Assumed(int):
     """A number that nobody gave. As an argument it is taken for no argument at all."""
@@ -35,3 +40,65 @@ def seconds(argument: str, value: object, least: float, most: float) -> float:
     if not least <= value <= most:
         raise ValueError(f"{argument} must be from {least:g} to {most:g} seconds, but got {argument}={value!r}")
     return float(value)
+
+
+def text(argument: str, value: object) -> str:
+    """Check a name."""
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a str, but got {argument}={value!r}")
+    if not value:
+        raise ValueError(f"{argument} must not be empty")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a DataLoader is given beyond torch's arguments; what each means stands there."""
+
+    name: str
+    memory_budget: int | None
+    max_workers: int
+    max_retries: int
+    record_samples: int
+    stack_after: float
+    monitor: str | bool | None
+    publish_interval: float
+    allow_control: bool
+
+    def show_on(self, loader: object) -> None:
+        """Have each option as an attribute of the loader, as torch's arguments are, unless its class has that name.
+
+        They are for people, and for Lightning, which makes loaders again from them; the engine reads its own.
+        """
+        for field in fields(self):
+            if not hasattr(type(loader), field.name):
+                loader.__dict__[field.name] = getattr(self, field.name)
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        name: str,
+        memory_budget: int | None,
+        max_workers: int | None,
+        max_retries: int,
+        record_samples: int,
+        stack_after: float,
+        monitor: str | bool | None,
+        publish_interval: float,
+        allow_control: bool,
+    ) -> Options:
+        """Raise TypeError or ValueError for an argument that cannot be meant; each names argument and value."""
+        resolve(monitor)  # says what is wrong with it
+        most = max(128, 4 * (os.cpu_count() or 1))
+        return cls(
+            text("name", name),
+            whole("memory_budget", memory_budget, None, 1),
+            whole("max_workers", max_workers, most, 1) or most,
+            whole("max_retries", max_retries, 2, 0) or 0,
+            whole("record_samples", record_samples, 0, 0, 1000) or 0,
+            seconds("stack_after", stack_after, 0.01, 86400),
+            monitor,
+            seconds("publish_interval", publish_interval, 0.01, 60),
+            bool(allow_control),
+        )

@@ -12,13 +12,39 @@ from typing import Any
 import torch
 
 from .sampling import kind_of, length_of
+from .seeding import read, written
 
-VERSION = 1
+VERSION = 2
 
 State = dict[str, Any]
 
-KEYS = ("version", "epoch", "batch", "base_seed", "sampler", "generator", "digest")
+KEYS = ("version", "epoch", "batch", "over", "base_seed", "sampler", "samplers", "dataset", "generator", "digest")
 """What every state has."""
+
+
+CANNOT_SAVE = (
+    "this iterable-style dataset cannot save its position: neither it nor its iterator has state_dict() and "
+    "load_state_dict()"
+)
+
+
+def unsaved(reason: str) -> State:
+    """In place of a position that is not known. Loaded, it begins its epoch anew."""
+    return {"unsaved": reason}
+
+
+def shards_for(state: State, workers: int) -> list[State | None] | None:
+    """The shards with which an epoch goes on, or begins; None: with new ones.
+
+    An epoch under way goes on in its shards, whatever the number of workers. Between epochs there is one for every
+    worker: what they kept is of use only to as many, and what training's own thread kept to all.
+    """
+    shards: list[State | None] | None = state.get("shards")
+    if shards is None or not state["over"] or len(shards) == max(workers, 1):
+        return shards
+    if len(shards) == 1:
+        return shards * workers
+    return shards[:1] if workers == 0 else None
 
 
 def describe(dataset: Any, sampler: Any) -> State:
@@ -51,10 +77,10 @@ def check(state: Any, expected: State) -> State:
     return state
 
 
-def generator_state(generator: torch.Generator | None) -> torch.Tensor | None:
-    return None if generator is None else generator.get_state()
+def generator_state(generator: torch.Generator | None) -> str | None:
+    return None if generator is None else written(generator.get_state())
 
 
-def restore_generator(generator: torch.Generator | None, state: torch.Tensor | None) -> None:
+def restore_generator(generator: torch.Generator | None, state: str | None) -> None:
     if generator is not None and state is not None:
-        generator.set_state(state)
+        generator.set_state(read(state))

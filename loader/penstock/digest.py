@@ -18,12 +18,13 @@ class Digest:
     def __init__(self, value: bytes = bytes(16)) -> None:
         self.value = value
 
-    def add(self, epoch: int, batch: int, indices: Any, seed: int) -> None:
+    def after(self, epoch: int, batch: int, indices: Any, seed: int) -> bytes:
+        """The value with one batch more."""
         try:
             entry = marshal.dumps((epoch, batch, indices, seed), _MARSHAL)
         except ValueError:  # indices of other types than Python's own
             entry = repr((epoch, batch, indices, seed)).encode()
-        self.value = blake2b(self.value + entry, digest_size=16).digest()
+        return blake2b(self.value + entry, digest_size=16).digest()
 
     def hex(self) -> str:
         return self.value.hex()

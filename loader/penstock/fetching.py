@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from torch.utils.data import Subset
 
+from .taking import by_next
+
 _clock = time.monotonic_ns
 
 CHEAP = 5_000
@@ -171,6 +173,7 @@ class IterableFetcher:
         self.iterator: Iterator[Any] = iter(dataset)
         if state is not None and "iterator" in state:
             self.iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
+        self._items = by_next(self.iterator)
         self.ended = False
         self.stateful = saves(self.iterator) or saves(dataset)
         self.stamps: list[int] = []
@@ -192,7 +195,7 @@ class IterableFetcher:
             stamps.append(_clock())
             return sample
         if self._pace.hurries():
-            samples.extend(islice(self.iterator, len(index)))
+            samples.extend(islice(self._items, len(index)))
             self.ended = len(samples) < len(index)
             self.surprise = self._pace.surprise(_clock() - start, len(samples))
         else:
@@ -213,10 +216,17 @@ class IterableFetcher:
         return len(self._samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the dataset, by the iterator's own account or else by the dataset's."""
+        """The position in the dataset, by the iterator's own account, by the dataset's, or by both."""
+        state: dict[str, Any] = {}
+        if saves(self._dataset) and self.iterator is not self._dataset:
+            state["dataset"] = copy.deepcopy(self._dataset.state_dict())
         if saves(self.iterator):
-            return {"iterator": copy.deepcopy(self.iterator.state_dict())}  # type: ignore[attr-defined]
-        return {"dataset": copy.deepcopy(self._dataset.state_dict())}
+            state["iterator"] = copy.deepcopy(self.iterator.state_dict())  # type: ignore[attr-defined]
+        return state
+
+    def final_state(self) -> dict[str, Any]:
+        """What the dataset keeps from one epoch to the next."""
+        return {"dataset": copy.deepcopy(self._dataset.state_dict())} if saves(self._dataset) else {}
 
 
 def saves(thing: object) -> bool:

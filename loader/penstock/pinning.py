@@ -168,6 +168,7 @@ class PinStage:
         if self.mode == "accelerator":
             try:
                 finished.result = Decoded(pin(unpack(finished, 0)), batch)
+                finished.lease = None
             except Exception as error:
                 failure = Failure.capture(error, f"in pin memory thread for device {self._device}")
                 finished.result = Decoded(None, batch, failure)

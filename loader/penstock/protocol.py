@@ -100,12 +100,12 @@ class Queues(Struct, frozen=True, array_like=True):
 
 
 class Times(Struct, frozen=True, array_like=True):
-    """Where the training thread's time went; the six add up to the wall clock since the first `next()`."""
+    """Where the training thread's time went: all of it since the first `next()`, and samplers in `iter()` before."""
 
     compute_us: Count = 0
     """Between two calls of `next()`: the time is training's own."""
     starvation_us: Count = 0
-    """In `next()`, and no batch at all was finished; and what `next()` takes itself, the sampler included."""
+    """In `next()`, and no batch at all was finished; and what `next()` takes itself."""
     reorder_stall_us: Count = 0
     """In `next()`, and a later batch was finished but the next one was not."""
     pin_wait_us: Count = 0
@@ -114,6 +114,8 @@ class Times(Struct, frozen=True, array_like=True):
     """In `next()`, and nothing was ready because the pool is paused."""
     startup_us: Count = 0
     """In `next()`, before the epoch's first batch was finished."""
+    sampler_us: Count = 0
+    """In `next()` or `iter()`, while the sampler was drawn from."""
 
 
 class Worker(Struct, frozen=True, array_like=True):

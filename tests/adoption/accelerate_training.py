@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
     facts = {
         "ours": type(train.base_dataloader) is DataLoader,
         "drop-in": isinstance(train, DataLoader),
-        "prefetch_factor": train.given_prefetch_factor,
+        "prefetch_factor": train._penstock.given_prefetch_factor(),
         "max_retries": train.max_retries,
         "workers": train.num_workers,
         "yielded": train.stats().batches,

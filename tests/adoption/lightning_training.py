@@ -49,7 +49,7 @@ class Ranks(Module):
         train: Any = self.trainer.train_dataloader
         facts = {
             "ours": type(train) is DataLoader,
-            "prefetch_factor": train.given_prefetch_factor,
+            "prefetch_factor": train._penstock.given_prefetch_factor(),
             "arguments": {name: getattr(train, name) for name in ARGUMENTS},
             "workers": train.num_workers,
             "seen": self.seen,

@@ -336,7 +336,7 @@ class InThread:
 
 def events(loader: DataLoader[Any], kind: type) -> list[Any]:
     """The events of one kind since the last call; the others are lost."""
-    return [event for event in loader.ledger.take_events() if isinstance(event, kind)]
+    return [event for event in loader._penstock.ledger.take_events() if isinstance(event, kind)]
 
 
 class Loaders:

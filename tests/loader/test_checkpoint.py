@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -466,14 +469,24 @@ def test_shards_of_several_workers_are_refused_inline_before_anything_starts(loa
     assert len(list(inline)) == 11
 
 
-def test_an_iterable_dataset_without_a_position_is_refused_with_a_reason(loaders: Loaders) -> None:
+def test_an_iterable_dataset_without_a_position_begins_its_epoch_anew(loaders: Loaders) -> None:
+    """The state says why, training is warned once when it is asked for and once when it is loaded; nothing fails."""
     for workers in (0, 2):
         loader = loaders(Stream("int", 20), num_workers=workers)
         loader.load_state_dict(loader.state_dict())
         iterator = iter(loader)
         next(iterator)
-        with pytest.raises(ValueError, match=r"cannot save its position.*state_dict\(\) and load_state_dict\(\)"):
-            loader.state_dict()
+        reason = r"cannot save its position.*state_dict\(\) and load_state_dict\(\)"
+        with pytest.warns(UserWarning, match=reason):
+            state = loader.state_dict()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert loader.state_dict() == state
+        assert json.loads(json.dumps(state)) == state and re.search(reason, state["unsaved"])
+        resumed = loaders(Stream("int", 20), num_workers=workers)
+        with pytest.warns(UserWarning, match="epoch 0 .* begins anew"):
+            resumed.load_state_dict(state)
+        assert plain(resumed) == plain(loaders(Stream("int", 20), num_workers=workers))
         assert len(list(iterator)) == 19
         loaders(Stream("int", 20), num_workers=workers).load_state_dict(loader.state_dict())
 

@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(workers=st.integers(1, MOST), wait=st.booleans())
     def resize(self, workers: int, wait: bool) -> None:
-        ticket = self.running.request_resize(workers)
+        ticket = self.running._penstock.request_resize(workers)
         if wait:
             # Accepted: a dead zygote is replaced by the iterating thread, which is this one.
             assert ticket.wait(1.0).state in ("applied", "pending", "accepted")

@@ -100,7 +100,7 @@ def test_many_resizes_without_a_breath(loaders: Loaders, seed: int) -> None:
     for batch in loader:
         got += plain([batch])
         for _ in range(choose.randint(0, 3)):
-            loader.request_resize(choose.randint(1, 4))
+            loader._penstock.request_resize(choose.randint(1, 4))
     assert got == expected
 
 

@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from math import factorial, isqrt
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_a_resumed_pass_gives_the_rest_and_leaves_the_generator_alike(
     # The loader runs ahead of training and then asks for the state at a call that lies behind.
     torch.manual_seed(4)
     ahead_of_training = track(make(module, generator_from(seed)))
-    ahead_of_training.take(stop + ahead)
+    list(islice(ahead_of_training, stop + ahead))
     state = ahead_of_training.state_dict(at=min(stop, ahead_of_training.position + 1))
 
     torch.manual_seed(5)
@@ -172,7 +173,7 @@ def test_the_state_at_an_earlier_call_is_the_one_given_then(
         if next(iterator, None) is None:
             break
     then = plain(iterator.state_dict())
-    iterator.take(ahead)
+    list(islice(iterator, ahead))
     assert plain(iterator.state_dict(at=calls)) == then
 
 
@@ -188,10 +189,10 @@ def test_a_resumed_pass_can_be_saved_again_and_later_passes_are_alike(
 
     sampler = make(sampling, generator_from(seed))
     iterator = track(sampler)
-    seen = iterator.take(first)
+    seen = list(islice(iterator, first))
     sampler = make(sampling, generator_from(seed + 1))
     iterator = resume(sampler, iterator.state_dict())
-    seen += iterator.take(second)
+    seen += list(islice(iterator, second))
     sampler = make(sampling, generator_from(seed + 2))
     seen += [*resume(sampler, iterator.state_dict()), "next", *sampler]
     assert seen == expected
@@ -233,17 +234,18 @@ def test_a_state_does_not_grow_with_the_dataset(make: Callable[[int], Any]) -> N
     sizes = []
     for length in (1_000, 100_000):
         iterator = track(sampling.BatchSampler(make(length), 8, False))
-        iterator.take(100)
+        list(islice(iterator, 100))
         state = iterator.state_dict()
         sizes.append(len(stored(state)))
-        assert resume(sampling.BatchSampler(make(length), 8, False), state).take(1) == iterator.take(1)
+        resumed = resume(sampling.BatchSampler(make(length), 8, False), state)
+        assert next(resumed, None) == next(iterator, None)
     assert abs(sizes[1] - sizes[0]) < 1_000
 
 
 def test_a_state_without_a_generator_is_json() -> None:
     sampler = sampling.BatchSampler(sampling.RandomSampler(range(100)), 8, False)
     iterator = iter(sampler)
-    iterator.take(3)
+    list(islice(iterator, 3))
     state = json.loads(json.dumps(iterator.state_dict()))
     assert list(sampler.resume(state)) == list(iterator)
 
@@ -252,12 +254,6 @@ REFUSALS: list[tuple[Any, Any, str]] = [
     (sampling.SequentialSampler(range(9)), sampling.SequentialSampler(range(8)), "length=9, not 8"),
     (sampling.SequentialSampler(range(9)), sampling.RandomSampler(range(9)), "sampler='SequentialSampler'"),
     (sampling.RandomSampler(range(9)), sampling.SequentialSampler(range(9)), "sampler='RandomSampler'"),
-    (sampling.RandomSampler(range(9)), data.RandomSampler(range(9)), "sampler='RandomSampler'"),
-    (
-        data.RandomSampler(range(9)),
-        sampling.RandomSampler(range(9)),
-        "sampler='RandomSampler(replacement=False)'",
-    ),
     (data.RandomSampler(range(9)), data.RandomSampler(range(8)), "length=9, not 8"),
     (
         sampling.RandomSampler(range(9)),
@@ -318,7 +314,7 @@ def test_one_ranks_state_resumes_every_rank() -> None:
     for rank in ranks:
         rank.set_epoch(7)
     first = iter(ranks[0])
-    first.take(4)
+    list(islice(first, 4))
     for sampler in ranks:
         expected = list(sampler)[4:]
         sampler.set_epoch(0)
@@ -364,7 +360,7 @@ def test_a_users_sampler_is_replayed_from_the_streams_it_drew_from(library: str,
     sampler = Foreign(library, lazy)
     iterator = track(sampler)
     shake()  # as the loader's base seed does
-    seen = iterator.take(6)
+    seen = list(islice(iterator, 6))
     state = iterator.state_dict()
     shake()
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -400,7 +396,7 @@ class Stateful(data.Sampler[int]):
 def test_a_samplers_own_state_is_saved_and_loaded() -> None:
     saved = Stateful(500)
     iterator = track(sampling.BatchSampler(saved, 4, False))
-    assert iterator.take(1) == [[500, 501, 502, 503]]
+    assert list(islice(iterator, 1)) == [[500, 501, 502, 503]]
     state = iterator.state_dict()
     fresh = Stateful(0)
     assert list(resume(sampling.BatchSampler(fresh, 4, False), state)) == [[504, 505, 506, 507], [508, 509]]
@@ -413,7 +409,7 @@ def test_a_subclass_with_its_own_order_is_replayed() -> None:
             return iter(range(len(self) - 1, -1, -1))
 
     iterator = track(Backwards(range(6)))
-    assert iterator.take(2) == [5, 4]
+    assert list(islice(iterator, 2)) == [5, 4]
     assert list(resume(Backwards(range(6)), iterator.state_dict())) == [3, 2, 1, 0]
 
 
@@ -485,7 +481,7 @@ def test_constant_memory_resumes_anywhere(length: int, cycles: int, stop: int, s
 
     sampler, fresh = make(seed), make(None if seed is None else seed ^ 1)
     iterator = iter(sampler)
-    iterator.take(stop)
+    list(islice(iterator, stop))
     resumed = fresh.resume(iterator.state_dict())
     assert randomness(fresh.generator) == randomness(sampler.generator)
     assert list(resumed) == list(iterator)
@@ -497,7 +493,7 @@ def test_constant_memory_starts_and_resumes_at_once_in_a_huge_dataset() -> None:
     sampler = sampling.RandomSampler(range(10**9), constant_memory=True)
     iterator = iter(sampler)
     state = {**iterator.state_dict(), "origin": {"seed": 1}, "position": 999_999_990}
-    assert len(set(iterator.take(50_000))) == 50_000
+    assert len(set(islice(iterator, 50_000))) == 50_000
     last = list(sampler.resume(state))
     assert len(set(last)) == 10
     assert all(0 <= index < 10**9 for index in last)

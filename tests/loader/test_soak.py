@@ -91,7 +91,7 @@ def soak(loader: DataLoader[Any], disturb: Any) -> None:
 def test_resizes_leave_nothing_behind(loaders: Loaders) -> None:
     loader = loaders(Full(RESIZES + 100, 10_000), num_workers=2, max_workers=4, prefetch_factor=2)
     choose = random.Random(1)
-    soak(loader, lambda _: loader.request_resize(choose.randint(1, 4)).wait(30.0))
+    soak(loader, lambda _: loader._penstock.request_resize(choose.randint(1, 4)).wait(30.0))
     assert loader.stats().recoveries == 0
 
 
@@ -121,7 +121,7 @@ def test_epochs_checkpoints_and_resizes_leave_nothing_behind(loaders: Loaders) -
                 loader.resize(1 + epoch % 2)
             assert batch[0, 0] == batch[0, -1]
         loader.load_state_dict(loader.state_dict())
-        wait_for_pools(loader.ledger)  # training does not, at the end of an epoch
+        wait_for_pools(loader._penstock.ledger)  # training does not, at the end of an epoch
         gc.collect()
         counts.append((open_descriptors(), threading.active_count(), len(descendants(os.getpid()))))
     assert max(counts[epochs // 2 :]) <= max(counts[: epochs // 2])

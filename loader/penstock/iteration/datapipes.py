@@ -22,9 +22,8 @@ def distributed_settings() -> tuple[int, int]:
     return 1, 0
 
 
-def apply_seed(loader: DataLoader[Any]) -> tuple[Any, int | None]:
+def apply_seed(loader: DataLoader[Any], dataset: Any) -> tuple[Any, int | None]:
     """Draw the seed that all ranks share, for an iterable DataPipe; return (dataset, seed)."""
-    dataset: Any = loader.dataset
     if not isinstance(dataset, IterDataPipe):
         return dataset, None
     seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)

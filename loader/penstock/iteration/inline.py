@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from ..checkpoint import State
+from ..checkpoint import CANNOT_SAVE, State, shards_for, unsaved
 from ..collating import collate_into, default_collate
 from ..fetching import IterableFetcher, MapFetcher, sample_count
 from ..pinning import pin
 from ..protocol import CommandEvent
+from ..sampling import is_fixed
 from ..telemetry.costs import InlineCosts
 from ..telemetry.sizes import measure
 from ..telemetry.times import Cause
-from .base import EpochIterator
-from .datapipes import apply_seed, distributed_settings
+from .base import EpochIterator, Place
+from .datapipes import distributed_settings
 
 if TYPE_CHECKING:
     from ..dataloader import DataLoader
@@ -28,48 +29,50 @@ TRAINING = 0
 
 
 class InlineIterator(EpochIterator):
-    def __init__(self, loader: DataLoader[Any], state: State | None) -> None:
-        dataset, _ = apply_seed(loader)
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        state = loader._penstock.resume_state
         super().__init__(loader, state)
         if loader.timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        if isinstance(dataset, IterDataPipe | MapDataPipe):
+        if isinstance(self._dataset, IterDataPipe | MapDataPipe):
             world_size, rank = distributed_settings()
-            torch.utils.data.graph_settings.apply_sharding(dataset, world_size, rank)
+            torch.utils.data.graph_settings.apply_sharding(self._dataset, world_size, rank)
         self._auto = loader._auto_collation
-        self._gate = loader.gate
+        self._gate = self._engine.gate
         collate = loader.collate_fn
         if collate in (default_collate, torch.utils.data.default_collate):
             collate = _collate
         self._collate = collate
         batch_size = (loader.batch_size or 0) if self._auto else None
         self._shard = 0 if self._iterable else -1
-        self.costs = InlineCosts(loader.record_samples, batch_size)
+        recorded = self._engine.options.record_samples
+        self.costs = InlineCosts(recorded, batch_size)
         self._cause = Cause.STARTUP
         """Why training waits for the next batch."""
-        self.open(loader, state)
+        self._fixed = self._iterable or is_fixed(self._index_sampler)
+        self.open(state)
         self._indices: Any = self._sampler_iter
         self._fetcher: MapFetcher | IterableFetcher
-        time_all = bool(loader.record_samples)
         if self._iterable:
-            self._fetcher = _resumed(dataset, self._auto, loader.drop_last, state, time_all)
+            saved = None if state is None else (shards_for(state, 0) or [None])[0]
+            position = None if saved is None else saved["dataset"]
+            self._fetcher = IterableFetcher(self._dataset, self._auto, loader.drop_last, position, bool(recorded))
+            self._fetcher.ended = saved is not None and saved["ended"]
         else:
-            self._fetcher = MapFetcher(dataset, self._auto, time_all)
+            self._fetcher = MapFetcher(self._dataset, self._auto, bool(recorded))
 
     def _next(self) -> Any:
         times = self.ledger.times
         if not self.ended:
             self.ledger.enter(self.number)
         if self._gate.until is not None:
-            times.wait(time.monotonic_ns(), Cause.PAUSED)
-            if self._gate.wait():
-                self.ledger.emit(CommandEvent(time.time(), "resume", "applied", "timer", at_batch=self.yielded))
-            times.leave(time.monotonic_ns())
+            self._wait_while_paused()
         if self._gate.closed:
             raise RuntimeError("the loader was closed while it was iterated over")
+        batch = self.place.batch
         times.wait(time.monotonic_ns(), self._cause)
         try:
-            index = next(self._indices)
+            index = self._draw()
             try:
                 samples = self._fetcher.fetch(index)
                 fetched = time.monotonic_ns()
@@ -79,9 +82,8 @@ class InlineIterator(EpochIterator):
             except StopIteration:
                 raise
             except Exception:
-                # A batch that failed counts as yielded: asked for the next, the loader goes on behind it.
                 self._note(index, 0, 0)
-                self.yielded += 1
+                self._count()
                 self._cause = Cause.STARVATION
                 raise
         except StopIteration:
@@ -91,14 +93,32 @@ class InlineIterator(EpochIterator):
             done = time.monotonic_ns()
             times.leave(done)
         self._cause = Cause.STARVATION
-        self.costs.add_batch(self.yielded, self._shard, index, self._fetcher)
+        self.costs.add_batch(batch, self._shard, index, self._fetcher)
         spans = self.ledger.spans
-        if spans.stride and self.yielded % spans.stride == 0:
-            key = self.number, self._shard, self.yielded
+        if spans.stride and batch % spans.stride == 0:
+            key = self.number, self._shard, batch
             spans.add(key, TRAINING, self._fetcher.began, fetched, done, done)
             spans.yielded(key, done)
         self._note(index, sample_count(self._auto, samples), measure(data)[1])
         return data
+
+    def _draw(self) -> Any:
+        """Advance the sampler."""
+        if self._fixed:
+            return next(self._indices)
+        times = self.ledger.times
+        times.change(time.monotonic_ns(), Cause.SAMPLER)
+        try:
+            return next(self._indices)
+        finally:
+            times.change(time.monotonic_ns(), self._cause)
+
+    def _wait_while_paused(self) -> None:
+        times = self.ledger.times
+        times.wait(time.monotonic_ns(), Cause.PAUSED)
+        if self._gate.wait():
+            self.ledger.emit(CommandEvent(time.time(), "resume", "applied", "timer", at_batch=self.place.batch))
+        times.leave(time.monotonic_ns())
 
     def _pin(self, data: Any) -> Any:
         collated = time.monotonic_ns()
@@ -114,28 +134,17 @@ class InlineIterator(EpochIterator):
         super().close_epoch(what, reason)
 
     def _note(self, index: Any, samples: int, nbytes: int) -> None:
+        place = self.place
         indices = None if self._iterable else index
-        self.ledger.add(self.number, self.yielded, indices, self.base_seed, samples, nbytes)
+        self._due(indices, samples, nbytes, Place(place.batch + 1, place.nbytes + nbytes))
 
     def _shards_state(self) -> State:
         if not isinstance(self._fetcher, IterableFetcher):
             return {}
         if not self._fetcher.stateful:
-            raise ValueError(
-                "this iterable-style dataset cannot save its position: neither it nor its iterator has "
-                "state_dict() and load_state_dict()"
-            )
+            return unsaved(CANNOT_SAVE) if self.place.batch else {"shards": None, "turn": 0}
         shard = {"dataset": self._fetcher.state_dict(), "ended": self._fetcher.ended, "generators": None}
         return {"shards": [shard], "turn": 0}
-
-
-def _resumed(dataset: Any, auto: bool, drop_last: bool, state: State | None, time_all: bool) -> IterableFetcher:
-    shards = None if state is None else state.get("shards")
-    saved = shards[0] if shards else None
-    fetcher = IterableFetcher(dataset, auto, drop_last, saved and saved["dataset"], time_all)
-    if saved:
-        fetcher.ended = saved["ended"]
-    return fetcher
 
 
 def _collate(samples: Any) -> Any:

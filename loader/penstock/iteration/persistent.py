@@ -5,19 +5,23 @@ The loader keeps the iterator itself for all epochs, so that only this tells whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NoReturn
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .base import EpochIterator
 
 
-class PersistentEpoch(Iterator[Any]):
+class PersistentEpoch(_BaseDataLoaderIter):
     def __init__(self, iterator: EpochIterator) -> None:
         self._iterator = iterator
-        self._epoch_number = iterator.number
+        self._opened = iterator.opened
 
-    def __next__(self) -> Any:
-        return next(self._iterator)
+    __next__ = property(attrgetter("_iterator.__next__"))
+    """The iterator's own, without a frame of Python's around it in which a signal handler could raise; see `taking`."""
 
     def __len__(self) -> int:
         return len(self._iterator)
@@ -28,8 +32,8 @@ class PersistentEpoch(Iterator[Any]):
         return getattr(self._iterator, name)
 
     def __getstate__(self) -> NoReturn:
-        self._iterator.__getstate__()
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
-    def __del__(self) -> None:
-        if "_iterator" in self.__dict__ and self._iterator.number == self._epoch_number:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing() and "_opened" in self.__dict__ and self._iterator.opened == self._opened:
             self._iterator.close_epoch("abandoned")

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 import warnings
+from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch.multiprocessing
 
 from ..budget import memory_limits
-from ..checkpoint import State
+from ..checkpoint import CANNOT_SAVE, State, shards_for, unsaved
 from ..failures import raise_error
 from ..fetching import may_save, saves
 from ..pool.conductor import HURRY
-from ..pool.delivery import facts, unpack
+from ..pool.delivery import dispose, facts, failure_of, unpack
 from ..pool.epoch import Epoch
 from ..pool.pool import Pool, PoolTimeoutError, Settings
+from ..pool.roster import WorkerProcess
+from ..pool.sharding import ShardedWindow
 from ..pool.tasks import Recipe
 from ..pool.window import Finished, Task
-from .base import EpochIterator
+from ..sampling import is_fixed
+from ..telemetry.times import Cause
+from .base import EpochIterator, Place
 from .datapipes import apply_seed, sharding_init
 
 if TYPE_CHECKING:
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
 MOST_INDICES = 1 << 16
 """Sample indices drawn ahead at the most, unless two batches a worker need more."""
 
+TORCHS_PREFETCH = 2
+"""Tasks a worker that torch draws ahead where nothing is given."""
+
 LOST = b"lost"
 """In place of the state of a shard whose worker died."""
 
@@ -35,31 +45,45 @@ LOST = b"lost"
 class PooledIterator(EpochIterator):
     samples_late = True
 
-    def __init__(self, loader: DataLoader[Any], state: State | None) -> None:
+    def __init__(self, loader: DataLoader[Any]) -> None:
         if loader.prefetch_factor is not None and loader.prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+        state = loader._penstock.resume_state
         super().__init__(loader, state)
-        self._timeout = loader.timeout
         self._in_order = loader.in_order
-        self._persistent = loader.persistent_workers
         self._grace = 5.0
         self.pool = self._make_pool(loader)
         self._epoch: Epoch | None = None
+        apply_seed(loader, self._dataset)  # once more, as torch does; the workers have the first one
         self._start(loader, state)
 
-    def reset(self, loader: DataLoader[Any], state: State | None, *, refresh: bool) -> None:
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:  # noqa: ARG002
         """Start the next epoch on the same workers, or on new ones that have the dataset as it is now."""
         self.close_epoch("abandoned")
+        self._drop_hand()
+        engine = loader._penstock
+        state, refresh = engine.resume_state, engine.take_refresh()
         if state is not None and state["base_seed"] is not None:
-            self.base_seed = state["base_seed"]
+            self._base_seed = state["base_seed"]
+        self._dataset, self._shared_seed = apply_seed(loader, self._dataset)
         # Workers know their seed and, for iterable-style datasets, the number of shards from birth on.
         resharded = self._iterable and self._num_workers != loader.num_workers
         if refresh or resharded or state is not None or self.pool.is_closing():
             self.pool.close()
             self.pool = self._make_pool(loader)
-        self._promised = loader._IterableDataset_len_called
+        self._IterableDataset_len_called = loader._IterableDataset_len_called
         self._num_workers = loader.num_workers
         self._start(loader, state)
+
+    @property
+    def _workers(self) -> list[WorkerProcess]:
+        """The worker processes, for those who look at torch's."""
+        return self.pool.processes()
+
+    def _shutdown_workers(self) -> None:
+        """End the workers, as torch's iterators do for those who have no other way."""
+        self.close_epoch("abandoned")
+        self.close()
 
     def running(self) -> bool:
         """Is an epoch under way?"""
@@ -71,113 +95,148 @@ class PooledIterator(EpochIterator):
             self._epoch.abandoned = True
         self.pool.close(grace)
 
-    def __del__(self) -> None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         super().__del__()
-        pool = getattr(self, "pool", None)
-        if pool is not None and not pool.is_closing():
+        pool = self.__dict__.get("pool")
+        if pool is not None and not finalizing() and not pool.is_closing():
             try:
                 pool.close(self._grace)
             except KeyboardInterrupt:
                 pool.pass_on_interrupt()
 
     def _make_pool(self, loader: DataLoader[Any]) -> Pool:
-        dataset, shared_seed = apply_seed(loader)
-        budget, ceiling = memory_limits(loader.memory_budget)
+        options = self._engine.options
+        budget, ceiling = memory_limits(options.memory_budget)
         self._hold_bytes = max(budget // 4, 1)
         recipe = Recipe(
-            dataset=dataset,
+            dataset=self._dataset,
             iterable=self._iterable,
             auto_collation=loader._auto_collation,
             collate_fn=loader.collate_fn,
             drop_last=loader.drop_last,
             batch_size=loader.batch_size,
             worker_init_fn=sharding_init(loader.dataset, loader.worker_init_fn),
-            movable=self._iterable and may_save(dataset),
-            stateful=self._iterable and saves(dataset),
-            shared_seed=shared_seed,
-            record_samples=loader.record_samples,
+            movable=self._iterable and may_save(self._dataset),
+            stateful=self._iterable and saves(self._dataset),
+            persistent=bool(loader.persistent_workers),
+            shared_seed=self._shared_seed,
+            record_samples=options.record_samples,
         )
         return Pool(
             Settings(
                 context=loader.multiprocessing_context or torch.multiprocessing.get_context(),
                 recipe=recipe,
-                base_seed=self.base_seed,
+                base_seed=self._base_seed,
                 workers=loader.num_workers,
-                max_workers=max(loader.max_workers, loader.num_workers),
-                max_retries=loader.max_retries,
+                max_workers=max(options.max_workers, loader.num_workers),
+                max_retries=options.max_retries,
                 in_order=loader.in_order,
-                prefetch_factor=loader.given_prefetch_factor,
+                prefetch_factor=self._engine.given_prefetch_factor(),
                 budget=budget,
                 ceiling=ceiling,
                 pin_mode=self.pin_mode,
                 ledger=self.ledger,
-                record_samples=loader.record_samples,
-                stack_after=loader.stack_after,
+                record_samples=options.record_samples,
+                stack_after=options.stack_after,
             )
         )
 
     def _start(self, loader: DataLoader[Any], state: State | None) -> None:
-        self.open(loader, state)
+        self.open(state)
         self._exhausted = self._iterable
         self._sampler_error: Exception | None = None
-        self._drawn = self.yielded
+        self._drawn = self.place.batch
+        """Tasks of the epoch that were drawn, those before a resume included."""
+        self._indices: list[Any] = []
+        """What was drawn last, until there is a task with it."""
+        self._tasks: list[Task] = []
+        """The last task, until the window has it."""
         self._times = self.ledger.times
-        saved = None if state is None else state.get("shards")
-        if saved is not None:
-            saved = [None if state is None else pickle.dumps(state, 5) for state in saved]
-        self._shards: list[bytes | None] = list(saved) if saved is not None else [None] * loader.num_workers
-        self._turn = 0 if state is None else state.get("turn", 0)
-        paused, left = loader.gate.status()
+        kept = None if state is None else shards_for(state, loader.num_workers)
+        saved = None if kept is None else [None if each is None else pickle.dumps(each, 5) for each in kept]
+        shards = [None] * loader.num_workers if saved is None else saved
+        self.place = Place(self.place.batch, 0, tuple(shards), 0 if state is None else state.get("turn", 0))
+        paused, left = self._engine.gate.status()
         if paused:
             self.pool.pause(left, None)
         else:
             self.pool.resume(None)
-        self._epoch = self.pool.begin(self.number, self._times, loader.num_workers, self.yielded, saved, self._turn)
-        self._epoch_first = self.yielded
+        self._epoch = self.pool.begin(
+            self.number, self._times, loader.num_workers, self.place.batch, saved, self.place.turn, self._shared_seed
+        )
+        self._epoch_first = self.place.batch
+        self._fixed = not self._iterable and is_fixed(self._index_sampler)
         self._ahead, self._ahead_for = 0, loader.num_workers
         if not self._iterable:
             self._draw_ahead(loader.num_workers)
 
+    def _depth(self, workers: int) -> int:
+        """Tasks that may be drawn ahead. Deeper than torch draws only where nothing can change the sampler's order."""
+        given = self.pool.settings.prefetch_factor
+        if given is None and self._fixed:
+            return self.pool.limit_tasks(workers)
+        return (given or TORCHS_PREFETCH) * workers
+
     def _draw_ahead(self, workers: int) -> None:
         """Draw the first tasks. How many does not depend on timing, so neither do generators."""
-        most = self.pool.limit_tasks(workers)
+        start = time.monotonic_ns()
+        most = self._depth(workers)
         drawn = indices = 0
-        while drawn < most and (drawn < 2 * workers or indices < MOST_INDICES):
+        while drawn < most and (drawn < TORCHS_PREFETCH * workers or indices < MOST_INDICES):
             task = self._draw()
             if task is None:
                 break
             drawn += 1
             indices += len(task.indices) if isinstance(task.indices, list | tuple) else 1
         self._ahead = drawn
+        self._times.spend(start, time.monotonic_ns(), Cause.SAMPLER)
         self.pool.conductor.doorbell.ring()
 
-    def _catch_up(self, epoch: Epoch) -> None:
-        """A pool that has grown wants more tasks ahead."""
-        workers = self.pool.conductor.target
-        if workers <= self._ahead_for:
-            return
-        given = self.pool.settings.prefetch_factor
-        wanted = max(self._ahead, 2 * workers if given is None else given * workers)
-        while self._drawn - self._epoch_first - epoch.taken < wanted and self._draw() is not None:
-            pass
+    def _keep_ahead(self) -> None:
+        """Draw a task for the batch that is taken, and more for a pool that has grown."""
+        wanted, workers = self._ahead, self.pool.conductor.target
+        if workers > self._ahead_for:
+            more = TORCHS_PREFETCH * workers if self._fixed else self._depth(workers)
+            wanted = max(wanted, more)
+        wanted += self.place.batch + 1
+        if self._fixed:
+            while self._drawn < wanted and self._draw() is not None:
+                pass
+        elif self._drawn < wanted and not self._exhausted:
+            start = time.monotonic_ns()
+            try:
+                while self._drawn < wanted and self._draw() is not None:
+                    pass
+            finally:
+                self._times.spend(start, time.monotonic_ns(), Cause.SAMPLER)
 
     def _draw(self) -> Task | None:
-        """Advance the sampler by one task. It is advanced in this thread only, as in torch."""
-        if self._exhausted or self._epoch is None or self._sampler_iter is None:
+        """Advance the sampler by one task. It is advanced in this thread only, as in torch. See `taking`."""
+        epoch, sampler = self._epoch, self._sampler_iter
+        if epoch is None or sampler is None:
             return None
-        try:
-            indices = next(self._sampler_iter)
-        except StopIteration:
-            self._exhausted = True
+        if self._tasks:
+            self.pool.add(epoch, self._tasks)
+        if self._exhausted:
             return None
-        except Exception as error:
-            # What was drawn before it is yielded first.
-            self._sampler_error = error
-            self._exhausted = True
-            return None
-        task = Task(self._drawn, indices)
+        if not self._indices:
+            try:
+                self._indices.extend(islice(sampler, 1))
+            except Exception as error:
+                if sampler.alive():
+                    raise  # it is not the sampler's: a signal handler's, say
+                # What was drawn before it is yielded first.
+                self._sampler_error = error
+                self._exhausted = True
+                return None
+            if not self._indices:
+                self._exhausted = True
+                return None
+        task = Task(self._drawn, self._indices[0])
+        self._tasks = [task]
+        self._indices = []
         self._drawn += 1
-        self.pool.add(self._epoch, task)
+        self.pool.add(epoch, self._tasks)
         return task
 
     def _next(self) -> Any:
@@ -189,48 +248,68 @@ class PooledIterator(EpochIterator):
             warnings.warn(warning, stacklevel=4)
         if not self.ended:
             self.ledger.enter(self.number)
-        if self._exhausted and not self._iterable and epoch.taken + self._epoch_first >= self._drawn:
-            self._finish()
-        self._catch_up(epoch)
+        if not self._hand:
+            self._take(epoch)
+        finished: Finished = self._hand[0]
+        epoch.taken = self.place.batch + 1 - self._epoch_first
+        epoch.taken_bytes = self.place.nbytes + finished.nbytes
+        if not self._iterable:
+            self._keep_ahead()
+        self._note(epoch, finished)
+        failure = failure_of(finished)
+        if failure is not None:
+            self._count()
+            finished.result = None
+            raise_error(failure)
         try:
-            finished = self.pool.take(epoch, self._timeout)
+            return unpack(finished, self._hold_bytes)
+        except Exception:
+            # It may be a signal handler's, and so is tried again; the second time it is the batch's own.
+            finished.tries += 1
+            if finished.tries > 1:
+                self._count()
+            raise
+
+    def _take(self, epoch: Epoch) -> None:
+        """Wait for the next batch, or end the epoch."""
+        if self._exhausted and not self._iterable and not self._tasks and self.place.batch >= self._drawn:
+            self._finish()
+        try:
+            if self.pool.take(epoch, self._timeout, self._hand):
+                return
         except PoolTimeoutError:
             raise RuntimeError(self._explain_timeout(epoch)) from None
         except KeyboardInterrupt:
             self._grace = HURRY
             raise
         except Exception as error:
-            self.close_epoch("failed", repr(error))
+            if epoch.abandoned or epoch.error is not None or self.pool.is_closing():  # else a signal handler's
+                self.close_epoch("failed", repr(error))
             raise
-        if finished is None:
-            self._finish()
-        self._draw()
-        self._note(epoch, finished)
-        try:
-            return unpack(finished, self._hold_bytes)
-        except BaseException:
-            # A batch that failed was yielded too: torch, asked for the next, goes on behind it.
-            self.yielded += 1
-            finished.result = None
-            raise
+        self._finish()
 
     def _note(self, epoch: Epoch, finished: Finished) -> None:
         task, batch = finished.task, facts(finished)
         samples = 0 if batch is None else batch.samples
         nbytes = 0 if batch is None or batch.encoded is None else batch.encoded.nbytes
-        self.ledger.add(epoch.number, task.batch, task.indices, self.base_seed, samples, nbytes)
         spans = self.ledger.spans
         if spans.stride and batch is not None and batch.batch % spans.stride == 0:
             spans.yielded((epoch.number, batch.shard, batch.batch), time.monotonic_ns())
+        place = self.place
+        shards, turn = place.shards, place.turn
         if task.shard >= 0:
-            self._turn = (task.shard + 1) % len(self._shards)
-            self._shards[task.shard] = LOST if batch is None else batch.state
+            state = LOST if batch is None else batch.state
+            shards = (*shards[: task.shard], state, *shards[task.shard + 1 :])
+            turn = (task.shard + 1) % len(shards)
+        self._due(task.indices, samples, nbytes, Place(place.batch + 1, epoch.taken_bytes, shards, turn))
 
     def _finish(self) -> NoReturn:
         """The epoch is over."""
         epoch, self._epoch = self._epoch, None
         try:
-            if epoch is not None and self._persistent:
+            if epoch is not None and isinstance(epoch.window, ShardedWindow):
+                self._final = tuple(shard.state for shard in epoch.window.shards)
+            if epoch is not None and self._persistent_workers:
                 self.pool.abandon(epoch)
             elif epoch is not None:
                 epoch.abandoned = True
@@ -248,6 +327,12 @@ class PooledIterator(EpochIterator):
         error, self._sampler_error = self._sampler_error, None
         return error
 
+    def _drop_hand(self) -> None:
+        """Give a batch back that nobody asked for again after an interruption."""
+        hand, self._hand = self._hand, []
+        for finished in hand:
+            dispose(finished)
+
     def state_dict(self) -> State:
         if not self._in_order:
             raise ValueError(
@@ -258,22 +343,25 @@ class PooledIterator(EpochIterator):
     def _shards_state(self) -> State:
         if not self._iterable:
             return {}
-        if LOST in self._shards:
-            raise ValueError(f"shard {self._shards.index(LOST)} was lost with its worker: its position is not known")
-        if self.yielded and not any(self._shards):
-            raise ValueError(
-                "this iterable-style dataset cannot save its position: neither it nor its iterator has "
-                "state_dict() and load_state_dict()"
-            )
-        shards = [None if state is None else pickle.loads(state) for state in self._shards]
-        return {"shards": shards, "turn": self._turn}
+        shards = self.place.shards
+        if LOST in shards:
+            return unsaved(f"shard {shards.index(LOST)} was lost with its worker")
+        if self.place.batch and not any(shards):
+            return unsaved(CANNOT_SAVE)
+        return {"shards": _opened(shards), "turn": self.place.turn}
+
+    def final_state(self) -> State:
+        if not self._iterable or not self._persistent_workers or self._epoch is not None:
+            return {}
+        return {"shards": _opened(self._final)}
 
     def _explain_timeout(self, epoch: Epoch) -> str:
+        batch = self.place.batch
         text = f"DataLoader timed out after {self._timeout} seconds"
         task = epoch.window.waited_for()
         if task is None:
-            return f"{text}: no worker had taken up batch {self.yielded} yet"
-        text += f" waiting for batch {self.yielded}"
+            return f"{text}: no worker had taken up batch {batch} yet"
+        text += f" waiting for batch {batch}"
         worker = self.pool.conductor.waits.holder(task)
         if worker is not None:
             text += f", which worker {worker.id} (pid {worker.pid}) has"
@@ -281,3 +369,7 @@ class PooledIterator(EpochIterator):
         if stack:
             text += f". Its Python stack, innermost call first:\n{stack}"
         return text
+
+
+def _opened(shards: tuple[bytes | None, ...]) -> list[Any]:
+    return [None if state is None else pickle.loads(state) for state in shards]

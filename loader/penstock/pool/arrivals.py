@@ -79,5 +79,5 @@ def _finish(window: Window | ShardedWindow, worker: WorkerHandle, batch: Batch) 
     if isinstance(window, Window):
         return window.finish(worker.key, batch.batch, (batch, worker), size, worker.id)
     if encoded is None and batch.failure is None:
-        return window.end(worker.id, batch.shard, batch.batch)
+        return window.end(worker.id, batch.shard, batch.batch, batch.state)
     return window.finish(worker.id, batch.shard, batch.batch, (batch, worker), size, batch.state)

@@ -9,10 +9,12 @@ abandoning an epoch need no message to get past tasks that are already in its in
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, MutableSequence
 from typing import get_args
 
 from ..protocol import WorkerState
+from ..seeding import Bases
 from .memory import Mapping
 
 STATES: tuple[WorkerState, ...] = get_args(WorkerState)
@@ -47,6 +49,9 @@ class Word:
     PID = 13
     RECALLED = 14
     """Tasks handed over before this one, and not started, are to be skipped; written by the conductor."""
+    BASES = 16
+    """Of the row behind all workers' only: 1 when the three words that follow are there, the bases of batches' seeds.
+    Written once, by the first worker, after its `worker_init_fn`."""
     COST = 32
     """From here on: 256 counts of sample times, eight an octave, up to 18 minutes."""
 
@@ -78,7 +83,7 @@ def cost_of_bucket(bucket: int) -> int:
 
 
 def size_of_board(rows: int) -> int:
-    return rows * ROW * 8
+    return (rows + 1) * ROW * 8
 
 
 class Board:
@@ -91,6 +96,18 @@ class Board:
 
     def row(self, worker: int) -> memoryview:
         return self.words[worker * ROW : (worker + 1) * ROW]
+
+    def publish_bases(self, bases: Bases) -> None:
+        """Said once for all workers; those that are forked in place of the first one find it there."""
+        row = self.row(self.rows)
+        if not row[Word.BASES]:
+            row[Word.BASES + 1 : Word.BASES + 4] = memoryview(array("q", bases))
+            row[Word.BASES] = 1
+
+    def bases(self) -> Bases | None:
+        """What the first worker has published, if it has."""
+        row = self.row(self.rows)
+        return Bases._make(row[Word.BASES + 1 : Word.BASES + 4]) if row[Word.BASES] else None
 
     def clear(self, worker: int) -> None:
         """Make a row ready for a new worker; its control words stay as they are."""

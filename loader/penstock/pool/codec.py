@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from .slots import Slot, SlotStore
@@ -79,6 +80,7 @@ class Encoder:
             torch.Tensor: self._reduce_tensor,
             torch.UntypedStorage: self._reduce_storage,
             torch.TypedStorage: _reduce_typed_storage,
+            np.ndarray: _reduce_array,
         }
 
     def prepare(self) -> bool:
@@ -340,6 +342,13 @@ def _reduce_exotic(tensor: torch.Tensor) -> Any:
 
     reduce: Callable[[torch.Tensor], Any] = reduce_tensor
     return reduce(tensor)
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    """Arrays arrive writable and in this machine's byte order, as after torch's way through a queue."""
+    if not (array.flags.writeable and array.dtype.isnative) and not array.dtype.hasobject:
+        array = array.astype(array.dtype.newbyteorder("="), order="A")
+    return array.__reduce_ex__(5)
 
 
 def _reduce_typed_storage(storage: torch.TypedStorage) -> Any:

@@ -229,7 +229,7 @@ class Conductor(threading.Thread):
         self.epoch = epoch
         self.target = workers
         self.observer.epoch_began([worker.id for worker in self.roster])
-        self._crew.set_epoch(epoch.number)
+        self._crew.set_epoch(epoch.number, epoch.shared_seed)
         self._given_up = self._was_complete = False
         self._losses.forgive()
         if isinstance(epoch.window, ShardedWindow):

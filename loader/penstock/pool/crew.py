@@ -93,10 +93,13 @@ class Crew:
             if not worker.leaving:
                 self._steer(worker, HOLD if holding else RUN)
 
-    def set_epoch(self, number: int) -> None:
-        """Tasks of other epochs are skipped from now on."""
+    def set_epoch(self, number: int, shared_seed: int | None) -> None:
+        """Tasks of other epochs are skipped from now on. `shared_seed` is for DataPipes."""
         for row in range(self.board.rows):
             self.board.row(row)[Word.EPOCH] = number
+        if shared_seed is not None:
+            for worker in self.roster:
+                self.send(worker, ("seed", number, shared_seed))
 
     def send(self, worker: WorkerHandle, message: Any) -> None:
         if worker.closed:

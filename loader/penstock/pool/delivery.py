@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..failures import Failure, raise_error
+from ..failures import Failure
 from .codec import decode
 from .roster import WorkerHandle
 from .tasks import Batch
@@ -25,26 +25,33 @@ class Decoded:
         self.failure = failure
 
 
+def failure_of(finished: Finished) -> Failure | BaseException | None:
+    """What went wrong with the batch."""
+    result = finished.result
+    if isinstance(result, BaseException):
+        return result
+    if isinstance(result, Decoded):
+        return result.failure
+    failure: Failure | None = result[0].failure
+    return failure
+
+
 def unpack(finished: Finished, hold_bytes: int) -> Any:
-    """Return the batch, or raise what went wrong with it.
+    """Return a batch with which nothing went wrong. May be called again after an interruption.
 
     Tensors are views of the slot as long as training holds few of them. When the slots it holds exceed `hold_bytes`,
     this batch is copied out and its slot goes back at once, so that `list(loader)` does not pin shared memory.
     """
-    if isinstance(finished.result, BaseException):
-        raise_error(finished.take_result())
     result = finished.result
     if isinstance(result, Decoded):
-        if result.failure is not None:
-            result.failure.reraise()
         return result.value
     batch, worker = result
-    if batch.failure is not None:
-        batch.failure.reraise()
     structure, buffers, inline, slot, nbytes = batch.encoded
     if slot < 0:
         return decode(structure, buffers, bytearray(inline))
-    lease = worker.slots.lease(slot)
+    lease = finished.lease
+    if lease is None:
+        lease = worker.slots.lease(slot, finished)
     held = worker.slots.held()
     if held > HELD_AT_LEAST and held * nbytes > hold_bytes:
         return decode(structure, buffers, _copied(lease, buffers))
@@ -53,7 +60,7 @@ def unpack(finished: Finished, hold_bytes: int) -> Any:
 
 def dispose(finished: Finished) -> None:
     """Give the slot of a batch back that nobody will look at."""
-    if isinstance(finished.result, tuple):
+    if isinstance(finished.result, tuple) and finished.lease is None:
         batch, worker = finished.take_result()
         give_back(worker, batch)
 

@@ -17,8 +17,12 @@ from .window import Finished, Window
 
 
 class Epoch:
-    def __init__(self, number: int, window: Window | ShardedWindow, times: TimeAccount) -> None:
+    def __init__(
+        self, number: int, window: Window | ShardedWindow, times: TimeAccount, shared_seed: int | None = None
+    ) -> None:
         self.number = number
+        self.shared_seed = shared_seed
+        """For DataPipes: the seed that all workers of all ranks share in this epoch."""
         self.window = window
         self.times = times
         self.ready: deque[Finished] = deque()

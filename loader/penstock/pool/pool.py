@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from ..control import Ticket
 from ..failures import raise_error
 from ..pinning import PinStage
 from ..protocol import PinMode
+from ..taking import popping
 from ..telemetry.ledger import Ledger
 from ..telemetry.observer import Observer
 from ..telemetry.times import TimeAccount
@@ -23,6 +25,7 @@ from .board import Board
 from .conductor import HURRY, Conductor
 from .epoch import Epoch
 from .nursery import Nursery, make_board
+from .roster import WorkerProcess
 from .sharding import Shard, ShardedWindow
 from .tasks import Recipe
 from .window import Finished, Limits, Task, Window
@@ -110,10 +113,10 @@ class Pool:
                 conductor.dismiss(HURRY)
             raise
 
-    def __del__(self) -> None:
-        """Whoever has a pool closes it, but may be interrupted before."""
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Whoever has a pool closes it, but may be interrupted before. At the interpreter's end `_close_all` has."""
         conductor = self.__dict__.get("_conductor")
-        if conductor is not None and os.getpid() == self._owner and not conductor.closing:
+        if conductor is not None and not finalizing() and os.getpid() == self._owner and not conductor.closing:
             conductor.dismiss(HURRY)
 
     def _make_conductor(self) -> Conductor:
@@ -156,10 +159,12 @@ class Pool:
         first_batch: int = 0,
         shards: list[Any] | None = None,
         turn: int = 0,
+        shared_seed: int | None = None,
     ) -> Epoch:
         """Start an epoch; one that is under way is abandoned.
 
         `shards` are the saved states of an iterable-style dataset's shards, `turn` is the one to go on with.
+        `shared_seed` is for DataPipes.
         """
         settings = self.settings
         limits = Limits(self.limit_tasks(workers), settings.budget, settings.ceiling, 2 * workers)
@@ -177,36 +182,34 @@ class Pool:
             )
         else:
             window = Window(limits, settings.in_order, next_batch=first_batch)
-        epoch = Epoch(number, window, times)
+        epoch = Epoch(number, window, times, shared_seed)
         self._conductor.request("epoch", epoch, workers)
         return epoch
 
-    def add(self, epoch: Epoch, task: Task) -> None:
-        """Add a task. The conductor is rung only when workers wait for one, and not for every single one."""
+    def add(self, epoch: Epoch, tasks: list[Task]) -> None:
+        """Move tasks to the window. The conductor is rung only when workers wait for some, and not for every one."""
         window = epoch.window
         if isinstance(window, Window):
-            window.waiting.append(task)
+            window.waiting.extend(popping(tasks.pop, len(tasks)))
             if self._conductor.hungry and len(window.waiting) >= self._enough(epoch):
                 self._conductor.doorbell.ring()
 
-    def take(self, epoch: Epoch, timeout: float) -> Finished | None:
-        """Wait for the next batch; None at the end of an iterable-style epoch."""
+    def take(self, epoch: Epoch, timeout: float, hand: list[Finished]) -> bool:
+        """Wait for the next batch and put it into `hand`; False at the end of an iterable-style epoch."""
         ready, conductor = epoch.ready, self._conductor
         if conductor.zygotes_lost > self._revivals:
-            self._revive()
+            self._revive(epoch)
         if not ready:
             if not self._wait(epoch, timeout):
-                return None
+                return False
         elif conductor.hungry and epoch.taken % self._enough(epoch) == 0:
             conductor.doorbell.ring()
         try:
-            finished = ready.popleft()
+            hand.extend(popping(ready.popleft, 1))
         except IndexError:
             raise RuntimeError(CLOSED) from None
-        epoch.taken += 1
         self._taken += 1
-        epoch.taken_bytes += finished.nbytes
-        return finished
+        return True
 
     def stack(self, task: Task | None) -> str:
         """The Python stack of the worker that has the task."""
@@ -255,6 +258,16 @@ class Pool:
             conductor.dismiss(HURRY)
             raise
 
+    def processes(self) -> list[WorkerProcess]:
+        """The worker processes; waits a little for those that are being forked."""
+        conductor = self._conductor
+        for _ in range(200):
+            if conductor.closing or conductor.roster.forked() >= conductor.target:
+                break
+            time.sleep(0.01)
+        workers = sorted(conductor.roster, key=lambda worker: worker.id)
+        return [WorkerProcess(worker.pid, f"loader-worker-{worker.id}") for worker in workers if worker.pid]
+
     def pass_on_interrupt(self) -> None:
         """Ctrl-C came in a finalizer, where it is lost: have it come again when the pool is at its end."""
         self._conductor.passes_on_interrupt = True
@@ -288,7 +301,7 @@ class Pool:
                 if epoch.is_over():
                     return False
                 if conductor.zygotes_lost > self._revivals:
-                    self._revive()
+                    self._revive(epoch)
                 left = timeout - (time.monotonic() - start - (conductor.paused_for() - paused_before))
                 if timeout <= 0 or conductor.paused:
                     signal.wait(5.0)
@@ -303,13 +316,15 @@ class Pool:
     def _start_zygote(self) -> Nursery:
         return Nursery(self.settings.context, self.settings.recipe, self._rows, self._board_descriptor)
 
-    def _revive(self) -> None:
+    def _revive(self, epoch: Epoch) -> None:
         """Start another zygote: here, because only the iterating thread may fork or pickle."""
         lost = self._conductor.zygotes_lost
         if self._taken != self._taken_at_loss:
             self._taken_at_loss, self._lost_before = self._taken, self._revivals
         if lost - self._lost_before > self.settings.max_retries:
-            raise RuntimeError(f"the loader's zygote died {lost - self._lost_before} times without a batch in between")
+            times = lost - self._lost_before
+            epoch.fail(RuntimeError(f"the loader's zygote died {times} times without a batch in between"))
+            raise_error(epoch.last_error())
         self._revivals = lost
         self._conductor.request("nursery", self._start_zygote())
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -36,6 +39,27 @@ class WorkerHandle:
     recalled: int = 0
     """Tasks before this one that it had not started were taken back."""
     slots: SlotTable = field(default_factory=SlotTable)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """A worker process as those see it who look for torch's in `iterator._workers`. It is the zygote's child."""
+
+    pid: int
+    name: str
+
+    def is_alive(self) -> bool:
+        """Does the process exist?"""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, 0)
+            return True
+        return False
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, for so many seconds at the most."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.is_alive() and (end is None or time.monotonic() < end):
+            time.sleep(0.005)
 
 
 class Roster:

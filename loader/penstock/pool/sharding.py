@@ -119,12 +119,13 @@ class ShardedWindow:
         self.held_bytes += nbytes
         return self._deliverable(shard)
 
-    def end(self, worker: int, number: int, batch: int) -> list[Finished]:
+    def end(self, worker: int, number: int, batch: int, state: Any = None) -> list[Finished]:
         """A shard, asked for this batch, has no more: what was asked of it is void."""
         shard = self.shards[number]
         if shard.worker != worker or batch != shard.given or batch not in shard.out:
             return []
         shard.ended = True
+        shard.state = state
         self.unfinished -= shard.forget()
         return self._deliverable(shard)
 

@@ -23,6 +23,11 @@ ShardState = dict[str, Any]
 """A shard's position: `dataset`, its own state; `ended`; `generators`, the state of the random generators or None."""
 
 
+def over(fetcher: IterableFetcher, generators: dict[str, Any] | None) -> ShardState:
+    """What a shard that was read to its end leaves to the next epoch."""
+    return {"dataset": fetcher.final_state(), "ended": False, "over": True, "generators": generators}
+
+
 class _Uncopied:
     """In place of a copy that could not be made: the reason."""
 
@@ -101,6 +106,17 @@ class Shards:
             culprit = describe_unpicklable(state["dataset"], "state_dict()", lambda part: pickle.dumps(part, 5))
             raise UnpicklableError(f"the dataset's position cannot be sent to training: {culprit}: {error}") from error
 
+    def final_state(self, number: int) -> bytes | None:
+        """What a shard that has ended leaves to the next epoch: its dataset's own state and the random generators'."""
+        shard = self._shards.get(number)
+        if shard is None:
+            return None
+        state = over(shard.fetcher, seeding.random_streams())
+        try:
+            return pickle.dumps(state, 5)
+        except Exception:  # a state that cannot be sent was never sent: the epoch's batches do not fail for it
+            return None
+
     def _make(self, number: int) -> _Shard:
         birth, recipe = self._birth, self._recipe
         adopted = number in self._adopted
@@ -123,12 +139,17 @@ class Shards:
             if recipe.worker_init_fn is not None:
                 recipe.worker_init_fn(number)
         self._untouched = False
+        is_over = state is not None and state.get("over", False)
+        if (
+            state is not None and is_over and state["generators"] is not None
+        ):  # before the dataset's `__iter__`, which may draw
+            seeding.restore_random_streams(state["generators"])
         position = None if state is None else state["dataset"]
         time_all = bool(recipe.record_samples)
         fetcher = IterableFetcher(dataset, recipe.auto_collation, recipe.drop_last, position, time_all)
         if state is not None:
             fetcher.ended = state["ended"]
-            if state["generators"] is not None:
+            if state["generators"] is not None and not is_over:
                 seeding.restore_random_streams(state["generators"])
         self._current = _Shard(number, torch_worker._worker_info, fetcher)
         return self._current

@@ -34,6 +34,7 @@ from typing import Any
 
 from .memory import Mapping, create_segment
 from .signals import emptied
+from .window import Finished
 
 SMALLEST = 1 << 16
 
@@ -211,11 +212,15 @@ class SlotTable:
     def mapping(self, number: int) -> Mapping:
         return self._mappings[number]
 
-    def lease(self, number: int) -> ctypes.Array[ctypes.c_char]:
-        """Return a buffer over the slot; the slot is given back when the last view of it dies."""
+    def lease(self, number: int, holder: Finished) -> ctypes.Array[ctypes.c_char]:
+        """Return a buffer over the slot; the slot is given back when the last view of it dies.
+
+        Until training has the batch, `holder.lease` is one: a signal handler that raises must not end the lease.
+        """
         buffer = self._mappings[number].export()
         lease = _Lease(buffer, self._ended.append)
         lease.number, lease.forks = number, _forks
+        holder.lease = buffer
         self._leases[number] = lease
         return buffer
 

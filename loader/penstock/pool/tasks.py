@@ -33,8 +33,10 @@ class Recipe:
     """The iterable-style dataset or its iterator may be able to save its position."""
     stateful: bool = False
     """The dataset says that it is."""
+    persistent: bool = False
+    """Workers, and what their datasets remember, live on after an epoch."""
     shared_seed: int | None = None
-    """For DataPipes: the seed that all workers of all ranks share."""
+    """For DataPipes: the seed that all workers of all ranks share in their first epoch."""
 
 
 class Parcel:

@@ -49,6 +49,10 @@ class Finished:
     nbytes: int
     worker: int = -1
     """Id of the worker that made it."""
+    lease: Any = None
+    """The lease of its slot, until training has the batch."""
+    tries: int = 0
+    """How often training has failed to unpack it."""
 
     def take_result(self) -> Any:
         result, self.result = self.result, None

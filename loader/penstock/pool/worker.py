@@ -47,6 +47,7 @@ class Worker:
         self._recipe = recipe
         self._birth = birth
         self._channel = channel
+        self._board = board
         self._row = board.row(birth.worker)
         self._recorder = Recorder(self._row)
         self._slots = SlotStore()
@@ -63,6 +64,9 @@ class Worker:
         self._fetcher: MapFetcher | None = None
         self._shards = Shards(recipe, birth) if recipe.iterable else None
         self._seeder: seeding.BatchSeeder | None = None
+        self._bases: seeding.Bases | None = None
+        self._shared_seeds: dict[int, int] = {}
+        """Epoch → the seed of DataPipes, from the second epoch of a persistent worker on."""
         self._broken: Failure | None = None
         self._ended: set[int] = set()
 
@@ -96,11 +100,16 @@ class Worker:
         serve_torch(self._encoder.allocate)
         if self._shards is not None:
             self._shards.keep_pristine()
+        before = None if recipe.worker_init_fn is None or recipe.iterable else seeding.marks()
         try:
             if recipe.worker_init_fn is not None:
                 recipe.worker_init_fn(birth.worker)
         except Exception as error:
             self._broken = Failure.capture(error, f"in DataLoader worker process {birth.worker}")
+        if before is None:
+            self._bases = seeding.Bases(birth.base_seed, birth.base_seed, birth.base_seed)
+        elif birth.worker == 0:
+            self._board.publish_bases(seeding.Bases.after(birth.base_seed, before, seeding.marks()))
 
     def _step(self) -> bool:
         control = self._row[Word.CONTROL]
@@ -114,6 +123,8 @@ class Worker:
             else:
                 self._recorder.idle()
             self._handle(self._channel.receive())
+            return True
+        if self._bases is None and not self._learn_bases():
             return True
         epoch, batch, shard, indices, number = self._tasks.popleft()
         if epoch != self._row[Word.EPOCH] or number < self._row[Word.RECALLED]:
@@ -147,6 +158,9 @@ class Worker:
                     self._skip()
             # In turn: a batch of this shard may be under way.
             self._tasks.append((epoch, ADOPT, number, state, sys.maxsize))
+        elif operation == "seed":
+            epoch, seed = rest
+            self._shared_seeds = {epoch: seed}
         # "look" only wakes the worker, so that it sees its control words.
 
     def _skip(self) -> None:
@@ -164,10 +178,21 @@ class Worker:
         """Start an epoch: iterators over iterable-style datasets are made anew."""
         self._epoch = epoch
         self._ended.clear()
+        shared_seed = self._shared_seeds.get(epoch)
+        if shared_seed is not None:
+            generator = torch.Generator().manual_seed(shared_seed)
+            torch.utils.data.graph_settings.apply_random_seed(self._recipe.dataset, generator)
         if self._shards is not None:
             self._shards.clear()
         else:
-            self._seeder = seeding.BatchSeeder(self._birth.base_seed, epoch)
+            self._seeder = seeding.BatchSeeder(self._bases or self._birth.base_seed, epoch)
+
+    def _learn_bases(self) -> bool:
+        """Look for what the first worker's `worker_init_fn` seeded; False, after a moment, if it is not done yet."""
+        self._bases = self._board.bases()
+        if self._bases is None:
+            time.sleep(0.001)
+        return self._bases is not None
 
     def _map_fetcher(self) -> MapFetcher:
         if self._fetcher is None:
@@ -221,6 +246,8 @@ class Worker:
                 self._encoder.abandon()
                 if shard >= 0 and failure is None:
                     self._ended.add(shard)
+                    if self._recipe.persistent and self._shards is not None:
+                        state = self._shards.final_state(shard)
         if encoded is None and failure is None:
             sent = recorder.no_batch()
         else:

@@ -10,19 +10,21 @@
 | `batching.py` | BatchSampler |
 | `passes.py` | one pass over a sampler: its indices, position and state |
 | `origins.py` | where in a random stream a pass begins |
-| `tracking.py` | `track` and `resume` for any sampler, torch's and the user's own included |
+| `tracking.py` | `track` and `resume` for any sampler, the user's own included |
+| `standard.py` | the same for torch's own, by counterparts of ours; whether an order is fixed |
 """
 
 from torch.utils.data import Sampler
 
-from ..sampling.batching import BatchIterator, BatchSampler
-from ..sampling.distributing import DistributedSampler
-from ..sampling.passes import IndexIterator, State, TrackedIterator, length_of
-from ..sampling.permutation import KeyedPermutation
-from ..sampling.sequential import SequentialSampler
-from ..sampling.shuffling import RandomSampler, SubsetRandomSampler
-from ..sampling.tracking import check_state, kind_of, resume, told_length, track
-from ..sampling.weighting import WeightedRandomSampler
+from .batching import BatchIterator, BatchSampler
+from .distributing import DistributedSampler
+from .passes import IndexIterator, State, TrackedIterator, length_of
+from .permutation import KeyedPermutation
+from .sequential import SequentialSampler
+from .shuffling import RandomSampler, SubsetRandomSampler
+from .standard import check_state, is_fixed, kind_of, resume, track
+from .tracking import load_own_states, own_states, told_length
+from .weighting import WeightedRandomSampler
 
 __all__ = [
     "BatchIterator",
@@ -38,8 +40,11 @@ __all__ = [
     "TrackedIterator",
     "WeightedRandomSampler",
     "check_state",
+    "is_fixed",
     "kind_of",
     "length_of",
+    "load_own_states",
+    "own_states",
     "resume",
     "told_length",
     "track",

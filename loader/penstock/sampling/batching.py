@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from torch.utils import data
 
-from ..sampling.passes import Resumable, State, TrackedIterator, check, length_of
-from ..sampling.tracking import resume, track, upcoming
+from .passes import Resumable, State, TrackedIterator, check, length_of
+from .tracking import resume, track, upcoming
 
 
 class BatchSampler(Resumable[list[int]], data.BatchSampler):
@@ -47,6 +48,8 @@ class BatchIterator(Iterator[list[int]]):
         self._batch_size = sampler.batch_size
         self._smallest = sampler.batch_size if sampler.drop_last else 1
         self._inner = inner
+        self._part: list[int] = []
+        """Indices of the next batch."""
         self._position = position
         self._ended = ended
 
@@ -55,10 +58,13 @@ class BatchIterator(Iterator[list[int]]):
             raise StopIteration
         if self._inner is None:
             self._inner = track(self._sampler.sampler)
-        batch = self._inner.take(self._batch_size)
+        self._inner.fill(self._part, self._batch_size)
+        batch = self._part
         if len(batch) < self._smallest:
             self._ended = True
             raise StopIteration
+        # Nothing is called from here on: see `taking`.
+        self._part = []
         self._position += 1
         return batch
 
@@ -67,9 +73,12 @@ class BatchIterator(Iterator[list[int]]):
         """How many batches have been given."""
         return self._position
 
-    def take(self, count: int) -> list[list[int]]:
-        """The next `count` batches, or fewer at the end."""
-        return [batch for _, batch in zip(range(count), self, strict=False)]
+    def alive(self) -> bool:
+        return self._inner is not None and self._inner.alive()
+
+    def fill(self, part: list[list[int]], count: int) -> None:
+        """Append the next batches to `part` until it has `count`, or fewer at the end."""
+        part.extend(islice(self, count - len(part)))
 
     def state_dict(self, at: int | None = None) -> State:
         """The state now, or as it was after `at` calls of `next()`, one that met the end included."""

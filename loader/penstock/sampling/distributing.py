@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.utils import data
 
-from ..sampling.origins import in_blocks
-from ..sampling.passes import IndexSampler, State
+from .origins import in_blocks
+from .passes import IndexSampler, State
 
 
 class DistributedSampler(IndexSampler, data.DistributedSampler[int]):

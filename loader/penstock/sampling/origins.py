@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import torch
 
-from ..sampling.passes import BLOCK, IndexSampler, State
-from ..seeding import draw_base_seed
+from ..seeding import draw_base_seed, read, written
+from .passes import BLOCK, IndexSampler, State
 
 
 class DrawingSampler(IndexSampler):
@@ -21,20 +21,20 @@ class DrawingSampler(IndexSampler):
     generator: torch.Generator | None
 
     def _upcoming(self) -> State:
-        return {} if self.generator is None else {"generator": self.generator.get_state()}
+        return {} if self.generator is None else {"generator": written(self.generator.get_state())}
 
     def _restore(self, origin: State) -> None:
         if self.generator is not None and origin:
-            self.generator.set_state(origin["generator"])
+            self.generator.set_state(read(origin["generator"]))
 
 
 def drawn_directly(generator: torch.Generator | None, origin: State) -> torch.Generator | None:
     """What a pass draws from when it uses the given, or else torch's global, generator itself."""
     if not origin:
-        origin["generator"] = (torch.default_generator if generator is None else generator).get_state()
+        origin["generator"] = written((torch.default_generator if generator is None else generator).get_state())
         return generator
     source = torch.Generator() if generator is None else generator
-    source.set_state(origin["generator"])
+    source.set_state(read(origin["generator"]))
     return source
 
 

@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import length_hint
-from types import UnionType
+from types import GeneratorType, UnionType
 from typing import Any, Protocol, TypeVar, cast
 
 from torch.utils.data import Sampler
+
+from ..taking import is_python
 
 State = dict[str, Any]
 T = TypeVar("T")
@@ -38,8 +40,15 @@ class TrackedIterator(Protocol[T]):
         """How many items it has given."""
         ...
 
-    def take(self, count: int) -> list[T]:
-        """The next `count` items, or fewer at the end."""
+    def fill(self, part: list[T], count: int) -> None:
+        """Append the next items to `part` until it has `count`, or fewer at the end.
+
+        After an interruption it is called again with what `part` has by then.
+        """
+        ...
+
+    def alive(self) -> bool:
+        """Can it go on, after it seemed to raise an error? Then the error was not its own."""
         ...
 
     def state_dict(self, at: int | None = None) -> State:
@@ -72,9 +81,13 @@ class IndexIterator(chain[int]):
         """How many indices of the pass have been given."""
         return self._blocks.position
 
-    def take(self, count: int) -> list[int]:
-        """The next `count` indices, or fewer at the end."""
-        return list(islice(self, count))
+    def fill(self, part: list[int], count: int) -> None:
+        """Append the next indices to `part` until it has `count`, or fewer at the end."""
+        part.extend(islice(self, count - len(part)))
+
+    def alive(self) -> bool:
+        """Can it go on? The generator behind it is at its end when it has raised an error."""
+        return goes_on(self._blocks.source)
 
     def skip(self, count: int) -> None:
         """Pass over `count` indices."""
@@ -163,6 +176,13 @@ def check(state: State, expected: State, **types: type | UnionType) -> None:
         raise ValueError(f"Cannot resume {kind}: the state is at position {state['position']}")
 
 
+def goes_on(iterator: Iterator[Any]) -> bool:
+    """Can it go on, after it seemed to raise an error? A generator that does raise one is at its end."""
+    if isinstance(iterator, GeneratorType):
+        return iterator.gi_frame is not None
+    return not is_python(iterator)
+
+
 def length_of(something: object) -> int | None:
     """The length of a sampler or a dataset, if it tells."""
     try:
@@ -175,7 +195,7 @@ class _Blocks:
     """Hands blocks to the chain and counts them."""
 
     def __init__(self, blocks: Iterator[Sequence[int]], start: int) -> None:
-        self._blocks = blocks
+        self.source = blocks
         self._end = start
         self._current: Iterator[int] = iter(())
         self.ended = False
@@ -185,7 +205,7 @@ class _Blocks:
 
     def __next__(self) -> Iterator[int]:
         try:
-            block = next(self._blocks)
+            block = next(self.source)
         except StopIteration:
             self.ended = True
             raise

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch.utils import data
 
-from ..sampling.passes import IndexSampler, State
+from .passes import IndexSampler, State
 
 
 class SequentialSampler(IndexSampler, data.SequentialSampler):

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence, Sized
 import torch
 from torch.utils import data
 
-from ..sampling.origins import DrawingSampler, drawn_by_seed, drawn_directly, in_blocks
-from ..sampling.passes import BLOCK, State
-from ..sampling.permutation import KeyedPermutation
 from ..seeding import draw_base_seed
+from .origins import DrawingSampler, drawn_by_seed, drawn_directly, in_blocks
+from .passes import BLOCK, State
+from .permutation import KeyedPermutation
 
 _DRAWN_TOGETHER = 32
 """How many indices torch draws at a time with replacement."""

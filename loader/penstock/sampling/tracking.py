@@ -19,8 +19,9 @@ from typing import Any, TypeGuard, TypeVar
 import torch
 from torch.utils import data
 
-from ..sampling.passes import Resumable, State, TrackedIterator, check, length_of
-from ..seeding import random_streams, restore_random_streams
+from ..seeding import random_streams, read, restore_random_streams, written
+from ..taking import by_next
+from .passes import Resumable, State, TrackedIterator, check, goes_on, length_of
 
 T = TypeVar("T")
 
@@ -76,7 +77,12 @@ class ReplayedIterator(Iterator[T]):
     def __init__(self, sampler: Iterable[T], iterator: Iterator[T], origin: State) -> None:
         self._sampler = sampler
         self._iterator = iterator
+        self._items = by_next(iterator)
         self._origin = origin
+        self._part: list[T] = []
+        """The next item, if it was taken and could not be given."""
+        self._before = 0
+        """The position at which the part under way began."""
         self._position = 0
         self._ended = False
         self._begun = False
@@ -93,7 +99,7 @@ class ReplayedIterator(Iterator[T]):
             _load_own_state(replayed._iterator, origin["iterator"])
             if "before_next" in origin:
                 _restore_streams(sampler, origin["before_next"])
-            replayed.take(state["position"] + state["ended"])
+            replayed.fill([], state["position"] + state["ended"])
         if replayed.position != state["position"]:
             raise ValueError(
                 f"Cannot resume {state['sampler']}: the state is at position {state['position']}, "
@@ -102,30 +108,41 @@ class ReplayedIterator(Iterator[T]):
         return replayed
 
     def __next__(self) -> T:
-        for item in self.take(1):
-            return item
-        raise StopIteration
+        self.fill(self._part, 1)
+        if not self._part:
+            raise StopIteration
+        item = self._part[0]
+        self._part = []
+        return item
 
     @property
     def position(self) -> int:
         """How many items have been given."""
         return self._position
 
-    def take(self, count: int) -> list[T]:
-        """The next `count` items, or fewer at the end."""
-        items = list(islice(self._iterator, count)) if self._begun or not count else self._begin(count)
-        self._position += len(items)
-        self._ended = self._ended or len(items) < count
-        return items
+    def fill(self, part: list[T], count: int) -> None:
+        """Append the next items to `part` until it has `count`, or fewer at the end."""
+        if not part:
+            self._before = self._position
+        if self._begun or len(part) == count:
+            part.extend(islice(self._items, count - len(part)))
+        else:
+            self._begin(part, count)
+        self._position = self._before + len(part)
+        self._ended = self._ended or len(part) < count
 
-    def _begin(self, count: int) -> list[T]:
+    def alive(self) -> bool:
+        return goes_on(self._iterator)
+
+    def _begin(self, part: list[T], count: int) -> None:
         self._begun = True
         if "before_next" not in self._origin:
             self._origin["before_next"] = _streams(self._sampler)
-            return list(islice(self._iterator, count))
+            part.extend(islice(self._items, count - len(part)))
+            return
         with _global_streams_kept():
             _restore_streams(self._sampler, self._origin["before_next"])
-            return list(islice(self._iterator, count))
+            part.extend(islice(self._items, count - len(part)))
 
     def state_dict(self, at: int | None = None) -> State:
         """The state now, or as it was after `at` calls of `next()`, one that met the end included."""
@@ -192,14 +209,24 @@ def _load_own_state(owner: object, state: Any) -> None:
         owner.load_state_dict(copy.deepcopy(state))
 
 
+def own_states(sampler: object) -> list[Any]:
+    """The states that a sampler and those that it wraps keep from one pass to the next; None: it keeps none."""
+    return [_own_state(each) for each in _nested(sampler)]
+
+
+def load_own_states(sampler: object, states: list[Any]) -> None:
+    for each, state in zip(_nested(sampler), states, strict=False):
+        _load_own_state(each, state)
+
+
 def _streams(sampler: object) -> State:
-    return {**random_streams(), "generators": [each.get_state() for each in _generators(sampler)]}
+    return {**random_streams(), "generators": [written(each.get_state()) for each in _generators(sampler)]}
 
 
 def _restore_streams(sampler: object, streams: State) -> None:
     restore_random_streams(streams)
     for generator, state in zip(_generators(sampler), streams["generators"], strict=True):
-        generator.set_state(state)
+        generator.set_state(read(state))
 
 
 def _generators(sampler: object) -> list[torch.Generator]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.utils import data
 
-from ..sampling.origins import DrawingSampler, drawn_directly, in_blocks
-from ..sampling.passes import State
+from .origins import DrawingSampler, drawn_directly, in_blocks
+from .passes import State
 
 
 class WeightedRandomSampler(DrawingSampler, data.WeightedRandomSampler):

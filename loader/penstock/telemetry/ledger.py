@@ -17,6 +17,9 @@ from ..protocol import EpochEvent, Event, PinMode, PinStage, SampleCost, WorkerE
 from .spans import SpanRing
 from .times import TimeAccount
 
+Counts = tuple[int, int, int, bytes]
+"""Batches, samples and bytes yielded, and the digest over them."""
+
 MOST_EVENTS = 1024
 """Events kept for the publisher; on overflow the oldest goes."""
 
@@ -114,12 +117,10 @@ class Ledger:
             self.batch = batches
         self.emit(EpochEvent(time.time(), what, number, batches, reason[:16384]))
 
-    def add(self, epoch: int, batch: int, indices: Any, seed: int, samples: int, nbytes: int) -> None:
-        """A batch was yielded."""
-        self.digest.add(epoch, batch, indices, seed)
-        self.batches += 1
-        self.samples += samples
-        self.bytes += nbytes
+    def after(self, epoch: int, batch: int, indices: Any, seed: int, samples: int, nbytes: int) -> Counts:
+        """The counts when one batch more is yielded."""
+        digest = self.digest.after(epoch, batch, indices, seed)
+        return self.batches + 1, self.samples + samples, self.bytes + nbytes, digest
 
     def worker(
         self,

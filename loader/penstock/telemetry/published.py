@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 class PublishedLoader:
     def __init__(self, loader: DataLoader[Any]) -> None:
-        self.name = loader.name
-        self.started = loader.ledger.made
+        engine = loader._penstock
+        self.name = engine.options.name
+        self.started = engine.ledger.made
         self._loader = weakref.ref(loader)
-        self._ledger = loader.ledger
+        self._ledger = engine.ledger
         self._config = _config(loader)
         self._last: Snapshot | None = None
 
     @property
     def gone(self) -> bool:
         loader = self._loader()
-        return loader is None or loader.is_closed
+        return loader is None or loader._penstock.is_closed
 
     def config(self) -> Config:
         return self._config
@@ -40,7 +41,7 @@ class PublishedLoader:
         loader = self._loader()
         if loader is None:
             return self._final(seq)
-        self._last = loader.stats(seq)
+        self._last = loader._penstock.stats(seq)
         return self._last
 
     def _final(self, seq: int) -> Snapshot:
@@ -98,31 +99,33 @@ class PublishedLoader:
 def _config(loader: DataLoader[Any]) -> Config:
     # What torch takes for a number or a truth value, msgspec may not: it encodes no subclass of int, say.
     context = loader.multiprocessing_context or torch.multiprocessing.get_context()
-    sampler = "" if loader.is_iterable else sampling.kind_of(loader._index_sampler)
+    engine = loader._penstock
+    sampler = "" if engine.is_iterable else sampling.kind_of(loader._index_sampler)
     return Config(
         dataset=type(loader.dataset).__qualname__[:256],
-        style="iterable" if loader.is_iterable else "map",
+        style="iterable" if engine.is_iterable else "map",
         dataset_length=sampling.length_of(loader.dataset),
         batch_size=None if loader.batch_size is None else int(loader.batch_size),
         sampler=sampler[:256],
         num_workers=int(loader.num_workers),
-        max_workers=loader.max_workers,
+        max_workers=engine.options.max_workers,
         start_method=context.get_start_method() or "",
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
         in_order=bool(loader.in_order),
         prefetch_factor=None if loader.prefetch_factor is None else int(loader.prefetch_factor),
         timeout=float(loader.timeout),
-        memory_budget=memory_limits(loader.memory_budget)[0],
-        control=bool(loader.allow_control),
+        memory_budget=memory_limits(engine.options.memory_budget)[0],
+        control=engine.options.allow_control,
     )
 
 
 def _begin(loader: DataLoader[Any], command: Command) -> Ticket:
+    engine = loader._penstock
     if command.action == "resize":
         if command.workers is None:
             raise ValueError("a resize must say how many workers")
-        return loader.request_resize(command.workers, by=command.by, command=command.id)
+        return engine.request_resize(command.workers, by=command.by, command=command.id)
     if command.action == "pause":
-        return loader.request_pause(command.resume_after, by=command.by, command=command.id)
-    return loader.request_resume(by=command.by, command=command.id)
+        return engine.request_pause(command.resume_after, by=command.by, command=command.id)
+    return engine.request_resume(by=command.by, command=command.id)

@@ -94,7 +94,7 @@ def take(
         at=time.time(),
         state=state,
         epoch=ledger.current,
-        batch=ledger.batch if iterator is None or iterator.ended else iterator.yielded,
+        batch=ledger.batch if iterator is None or iterator.ended else iterator.place.batch,
         length=length,
         batches=ledger.batches,
         samples=ledger.samples,

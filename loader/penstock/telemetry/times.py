@@ -23,6 +23,7 @@ class Cause(IntEnum):
     PIN_WAIT = 3
     PAUSED = 4
     STARTUP = 5
+    SAMPLER = 6
 
 
 class TimeAccount:
@@ -73,6 +74,13 @@ class TimeAccount:
             self._book(now)
         self._waiting = False
         self._cause = Cause.STARVATION
+
+    def spend(self, start: int, end: int, cause: Cause) -> None:
+        """The time between two moments, both past, was for `cause`, within `next()` or before its first call."""
+        self._book(start)
+        self._sums[cause] += end - start
+        if self._last is not None:
+            self._last = end
 
     def exit(self, now: int) -> None:
         """`next()` returns."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from ..engine import Engine
 from .address import AnyAddress, resolve
 from .source import check_interval
 from .torch_source import TorchSource, length_of_epoch
@@ -31,7 +32,7 @@ def watch(dataloader: L, name: str = "train", monitor: bool | str | None = None,
     """
     if not isinstance(dataloader, torch.utils.data.DataLoader):
         raise TypeError(f"watch expects a torch DataLoader, but got {dataloader!r}")
-    if hasattr(dataloader, "ledger"):
+    if isinstance(getattr(dataloader, "_penstock", None), Engine):
         raise TypeError("watch is for torch's own DataLoader; this one publishes by itself: give it monitor=")
     if not isinstance(name, str) or not name:
         raise TypeError(f"name must be a text, but got name={name!r}")

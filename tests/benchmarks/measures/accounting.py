@@ -37,7 +37,7 @@ def _ready(turns: int) -> float:
     start = time.perf_counter()
     for number in range(turns):
         ledger.enter(0)
-        ledger.add(0, number, BATCH, 7, 64, 512)
+        ledger.batches, ledger.samples, ledger.bytes, ledger.digest.value = ledger.after(0, number, BATCH, 7, 64, 512)
         times.exit(clock())
         if spans.stride:
             raise RuntimeError("nobody watches")
@@ -55,7 +55,7 @@ def _waited(turns: int) -> float:
         ledger.enter(0)
         times.wait(clock(), Cause.STARVATION)
         times.leave(clock())
-        ledger.add(0, number, BATCH, 7, 64, 512)
+        ledger.batches, ledger.samples, ledger.bytes, ledger.digest.value = ledger.after(0, number, BATCH, 7, 64, 512)
         times.exit(clock())
     taken = time.perf_counter() - start
     _check(ledger, turns)
@@ -80,7 +80,9 @@ def _inline(turns: int) -> float:
         costs.add_batch(number, -1, BATCH, fetcher)
         if spans.stride:
             raise RuntimeError("nobody watches")
-        ledger.add(0, number, BATCH, 7, 64, measure_size(batch)[1])
+        ledger.batches, ledger.samples, ledger.bytes, ledger.digest.value = ledger.after(
+            0, number, BATCH, 7, 64, measure_size(batch)[1]
+        )
         times.exit(clock())
     taken = time.perf_counter() - start
     _check(ledger, turns)
@@ -92,7 +94,7 @@ def _digest(turns: int) -> float:
     digest = Digest()
     start = time.perf_counter()
     for number in range(turns):
-        digest.add(0, number, BATCH, 7)
+        digest.value = digest.after(0, number, BATCH, 7)
     return (time.perf_counter() - start) / turns * 1e6
 
 

@@ -19,6 +19,7 @@ import threading
 import time
 from array import array
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,15 +62,16 @@ def measure(variant: str, quick: bool, *, workload: str, workers: int, seconds: 
             blow.start()
         moments: list[int] = []
         if variant != "null":
-            loader.monitor = f"http://127.0.0.1:{unused_port()}" if server is None else server.url
-            loader._publisher = None
-            loader._publish()
-            note_snapshots(loader._publisher, moments)
+            url = f"http://127.0.0.1:{unused_port()}" if server is None else server.url
+            loader._penstock.options = replace(loader._penstock.options, monitor=url)
+            loader._penstock.publisher = None
+            loader._penstock._publish()
+            note_snapshots(loader._penstock.publisher, moments)
         room = array("q", bytes(8 * MOST_A_SECOND * int(seconds + 1)))  # in memory before anything is measured
         read(loader, SETTLING, room)
-        before, used = resident(), publisher_seconds(loader._publisher)
+        before, used = resident(), publisher_seconds(loader._penstock.publisher)
         stamps = read(loader, seconds, room)
-        used = publisher_seconds(loader._publisher) - used
+        used = publisher_seconds(loader._penstock.publisher) - used
         growth = resident() - before
         if variant in ("live", *SIGNALS) and server is not None and not moments:
             raise RuntimeError("not available: a watched loader took no snapshot")

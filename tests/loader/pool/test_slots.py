@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from penstock.pool.slots import SMALLEST, SlotStore, SlotTable, size_class
+from penstock.pool.window import Finished, Task
 
 from tests.loader.support import open_descriptors
 
@@ -54,7 +55,7 @@ class Pair:
 
     def decode(self, nbytes: int) -> None:
         number, value = self.filled.pop(0)
-        whole = torch.frombuffer(self.table.lease(number), dtype=torch.uint8)
+        whole = torch.frombuffer(self.table.lease(number, Finished(Task(0, None), None, 0)), dtype=torch.uint8)
         self.views.append((whole[: min(nbytes, 1000)], value))
 
     def check(self) -> None:

@@ -86,7 +86,7 @@ def read(made: Any, opened: Iterable[tuple[int, float]]) -> list[Stall]:
     helper.join()
     stats = made.stats()
     made.close()
-    told = [event for event in made.ledger.take_events() if isinstance(event, Stall)]
+    told = [event for event in made._penstock.ledger.take_events() if isinstance(event, Stall)]
     assert sum(stall.us for stall in told) <= stats.stalls.us
     assert stats.stalls.us == pytest.approx(stats.times.reorder_stall_us, rel=0.15, abs=50_000)
     return told
@@ -147,7 +147,7 @@ def test_a_stream_s_culprit_is_named_by_shard_and_number() -> None:
     assert len(list(made)) == 8
     helper.join()
     made.close()
-    stalls = [event for event in made.ledger.take_events() if isinstance(event, Stall)]
+    stalls = [event for event in made._penstock.ledger.take_events() if isinstance(event, Stall)]
     longest = max(stalls, key=lambda stall: stall.us)
     assert (longest.batch, longest.worker, longest.slowest_index) == (2, 0, "3 of shard 0")
     assert longest.slowest_us >= 200_000

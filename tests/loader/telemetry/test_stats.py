@@ -244,7 +244,7 @@ def test_an_old_iterator_that_somebody_has_forgotten_is_not_where_training_is(wo
     for _ in range(3):
         for _ in made:
             break
-    assert (made.state_dict()["epoch"], made.state_dict()["batch"]) == (4, 0)
+    assert (made.state_dict()["epoch"], made.state_dict()["batch"]) == (3, 1)
     assert made.stats().state == "finished"
     del forgotten
     made.close()
@@ -295,7 +295,7 @@ def test_batches_of_unknown_size_are_yielded(kind: str) -> None:
 
 
 def epochs(made: Any) -> list[str]:
-    return [event.what for event in made.ledger.take_events() if isinstance(event, EpochEvent)]
+    return [event.what for event in made._penstock.ledger.take_events() if isinstance(event, EpochEvent)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -327,7 +327,7 @@ def test_every_worker_that_is_born_retires(persistent: bool) -> None:
     for _ in range(2):
         list(made)
     made.close()
-    events = [event for event in made.ledger.take_events() if isinstance(event, WorkerEvent)]
+    events = [event for event in made._penstock.ledger.take_events() if isinstance(event, WorkerEvent)]
     born = [(event.worker, event.pid) for event in events if event.what == "born"]
     assert len(born) == (2 if persistent else 4)
     assert 0 not in dict(born).values()
@@ -340,7 +340,7 @@ def test_the_end_of_a_pause_by_the_clock_is_told_inline_too() -> None:
     next(iterator)
     made.pause(resume_after=0.05)
     next(iterator)
-    told = [event for event in made.ledger.take_events() if isinstance(event, CommandEvent)]
+    told = [event for event in made._penstock.ledger.take_events() if isinstance(event, CommandEvent)]
     assert [(event.action, event.state, event.by) for event in told] == [
         ("pause", "applied", "local"), ("resume", "applied", "timer"),
     ]  # fmt: skip
@@ -383,14 +383,14 @@ class Failing(Samples):
 def test_the_time_of_a_failed_batch_was_spent_in_the_dataset() -> None:
     made = DataLoader(Failing(length=4), num_workers=1, prefetch_factor=4)
     iterator = iter(made)
-    made.ledger.spans.watch(time.monotonic_ns())
+    made._penstock.ledger.spans.watch(time.monotonic_ns())
     for _ in range(4):
         with pytest.raises(KeyError):
             next(iterator)
     worker = made.stats().workers[0]
     assert worker.fetch_us >= 4 * 50_000
     assert worker.idle_ms <= 0.5 * worker.fetch_us / 1000 + 500
-    (spans,) = (event for event in made.ledger.take_events() if isinstance(event, Spans))
+    (spans,) = (event for event in made._penstock.ledger.take_events() if isinstance(event, Spans))
     for span in spans.spans:
         assert (span.fetched_us, span.collated_us) == (-1, -1), "not come to"
         assert span.sent_us - span.start_us >= 50_000

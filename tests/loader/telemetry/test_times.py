@@ -22,7 +22,8 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 def total(times: Times) -> int:
-    return sum(getattr(times, kind) for kind in Times.__struct_fields__)
+    """Without the sampler, which `iter()` draws from here, before our clock begins."""
+    return sum(getattr(times, kind) for kind in Times.__struct_fields__ if kind != "sampler_us")
 
 
 @dataclass

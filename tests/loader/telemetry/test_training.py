@@ -61,7 +61,7 @@ def test_the_stream_is_the_same_whatever_the_server_does(behave: Behaviour, bad:
         warnings.simplefilter("error")
         assert same(seeded(loader), expected)
     until(lambda: raw.met)
-    loader._publisher.close(0.1)
+    loader._penstock.publisher.close(0.1)
     loader.close()
 
 

@@ -71,8 +71,8 @@ def test_whom_nobody_watches_keeps_nothing_for_anybody(workers: int) -> None:
     made = DataLoader(Samples(length=5000), num_workers=workers, monitor=False)
     assert len(list(made)) == 5000
     assert made.stats().dropped == 0
-    assert made.ledger.spans.stride == 0
-    assert made.ledger.spans.take(1, 1.0) is None
+    assert made._penstock.ledger.spans.stride == 0
+    assert made._penstock.ledger.spans.take(1, 1.0) is None
     made.close()
 
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_published_is_trained_with(
         patched.setattr(where, name, problem)
         assert len(list(made)) == 6
     assert "loader poor cannot be published. Training goes on." in caplog.text
-    assert made.ledger.spans.stride == 0
+    assert made._penstock.ledger.spans.stride == 0
     assert len(list(made)) == 6
     made.close()
 
@@ -174,7 +174,7 @@ def test_a_forked_copy_of_training_has_no_place_on_the_dashboard(
     until(lambda: server.only.snapshots)
     if (child := os.fork()) == 0:
         try:
-            status = int(len(list(made)) != 6 or made.ledger.batches != 6 or bool(made._publisher))
+            status = int(len(list(made)) != 6 or made._penstock.ledger.batches != 6 or bool(made._penstock.publisher))
         except BaseException:
             status = 9
         os._exit(status)
@@ -192,7 +192,7 @@ def test_a_loader_that_only_a_fork_iterates_over_is_published_there(server: Good
         try:
             list(made)
             made.close()
-            made._publisher.close(10)
+            made._penstock.publisher.close(10)
             status = 0
         finally:
             os._exit(status)

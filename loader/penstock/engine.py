@@ -1,0 +1,411 @@
+"""The engine: what a loader has beyond torch's DataLoader. It is all of Penstock that an object of the user's carries.
+
+Everything is here, under the one private attribute `_penstock` of the loader, so that a subclass or another library may
+set and define whatever it likes. For the same reason nothing here calls a public method of the loader's, or reads an
+attribute that torch's does not have. The engine does not keep the loader alive.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import threading
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch.utils.data
+from torch.utils.data import IterableDataset
+
+from . import checkpoint, sampling
+from .arguments import Options, given
+from .control import Gate, Outcome, Ticket, check_resume_after, check_workers
+from .digest import Digest
+from .fetching import saves
+from .iteration.base import EpochIterator
+from .iteration.pooled import PooledIterator
+from .pool.pool import wait_for_pools
+from .protocol import Action, CommandEvent, LoaderState, Snapshot
+from .telemetry import snapshots
+from .telemetry.address import resolve
+from .telemetry.ledger import Ledger
+from .telemetry.snapshots import Usage
+
+if TYPE_CHECKING:
+    from .dataloader import DataLoader
+
+log = logging.getLogger("penstock")
+
+PATIENCE = 5.0
+"""Seconds that a call of resize, pause or resume waits for its outcome at the most."""
+
+
+class Engine:
+    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
+        self.options = options
+        self.resume_state: checkpoint.State | None = None
+        """What the next `iter()` goes on from."""
+        self.is_closed = False
+        self._pending: int | None = None
+        """Workers that were asked for and are not there yet."""
+        self._stale = False
+        """The dataset has changed: persistent workers are to be started anew."""
+        self.ledger = Ledger()
+        self._attach(loader)
+
+    def _attach(self, loader: DataLoader[Any]) -> None:
+        """Belong to this loader in this process, from now on."""
+        self._loader = weakref.ref(loader)
+        self._owner = os.getpid()
+        self.is_iterable = isinstance(loader.dataset, IterableDataset)
+        self.gate = Gate()
+        self.publisher: Any = None
+        """None: not decided yet; False: none."""
+        self._usage = Usage()
+        self._pending_ticket: Ticket | None = None
+        self._control = threading.RLock()
+        self._iterators: tuple[weakref.ref[EpochIterator], ...] = ()
+        """The newest last. Replaced and never changed: others read it without a lock."""
+        self._length: int | None = None
+        """Batches in an epoch, as far as that is known."""
+        self._left: tuple[int, checkpoint.State | Exception] | None = None
+        """The number of the epoch that ended last, and how far it was, or why that is not known."""
+        self._told_unsaved = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to this process: pools, locks, the publisher."""
+        kept = ("options", "resume_state", "is_closed", "_pending", "_stale")
+        return {name: self.__dict__[name] for name in kept}
+
+    def copy_to(self, loader: DataLoader[Any]) -> None:
+        """Be the engine of a loader that was copied or unpickled, of which this is the copy."""
+        self.ledger = Ledger()
+        self._attach(loader)
+
+    @property
+    def loader(self) -> DataLoader[Any]:
+        loader = self._loader()
+        if loader is None:
+            raise RuntimeError("the loader is gone")
+        return loader
+
+    # -- iteration ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """An epoch begins: `iter()` was called."""
+        self._check_open()
+        if self._owner != os.getpid():
+            self._start_over_after_fork()
+        self._learn_length()
+        self._publish()
+        loader = self.loader
+        with self._control:
+            self._check_open()
+            if self._pending is not None:
+                loader.num_workers, self._pending = self._pending, None
+            self._pend(None).settle("applied", loader.num_workers, 0)
+
+    def register(self, iterator: EpochIterator) -> None:
+        """An iterator begins an epoch: from now on it is the current one, and controlled."""
+        others = [weakref.ref(each) for each in self._living() if each is not iterator]
+        self._iterators = (*others, weakref.ref(iterator))
+        self.resume_state = None
+
+    def leave(self, iterator: EpochIterator) -> None:
+        """An iterator's epoch is over. How far it was is kept: the iterator may be gone when somebody asks."""
+        place: checkpoint.State | Exception
+        try:
+            place = self._place_of(iterator)
+        except Exception as error:  # of the user's own code, say: told to whoever asks for the state
+            place = error
+        self._left = iterator.number, place
+
+    def take_refresh(self) -> bool:
+        """Should persistent workers be started anew? True once."""
+        stale, self._stale = self._stale, False
+        return stale
+
+    def given_prefetch_factor(self) -> int | None:
+        """What the user gave; None: nothing."""
+        return given(self.loader.prefetch_factor)
+
+    def note_length(self, length: int) -> None:
+        """Training has asked for the length."""
+        if not self.is_iterable:
+            self._length = length
+
+    def _learn_length(self) -> None:
+        """Here, and not when somebody looks: only the thread that iterates may ask samplers."""
+        told = None if self.is_iterable else sampling.told_length(self.loader._index_sampler)
+        self._length = self._length if told is None else told
+
+    def _living(self) -> list[EpochIterator]:
+        return [iterator for reference in self._iterators if (iterator := reference()) is not None]
+
+    def _current(self) -> EpochIterator | None:
+        """The iterator that training used last, if it is still there."""
+        number = self.ledger.current
+        return next((each for each in reversed(self._living()) if each.number == number), None)
+
+    def _start_over_after_fork(self) -> None:
+        """This is a forked copy of the process: pools, if there are any, belong to the original.
+
+        So does the loader's place on the dashboard, if it has one. Where each rank is a fork of a process that only
+        made the loader, it has none yet.
+        """
+        published, before, loader = bool(self.publisher), self.ledger, self.loader
+        self.ledger = Ledger()
+        self.ledger.epochs, self.ledger.digest = before.epochs, before.digest
+        loader._iterator = None
+        self._attach(loader)
+        self.publisher = False if published else None
+
+    # -- live control ---------------------------------------------------------------------------------------
+
+    def request_resize(self, workers: int, *, by: str = "local", command: str = "") -> Ticket:
+        """Begin a resize and return at once."""
+        check_workers(workers, self.options.max_workers)
+        with self._control:
+            self._check_open()
+            ticket = self._ticket("resize", by, command, workers)
+            self._pending = workers
+            self._pend(ticket)
+            ticket.watch(self._resized)
+            running = self._running()
+            for iterator in running:
+                newest = iterator is running[-1]
+                iterator.pool.resize(workers, ticket if newest else Ticket("resize", workers))
+            if not running:
+                ticket.settle("pending", self.loader.num_workers, reason="it takes effect with the next epoch")
+        return ticket
+
+    def _resized(self, ticket: Ticket) -> None:
+        loader, asked = self._loader(), ticket.outcome.asked
+        applied = ticket.outcome.state == "applied" and ticket is self._pending_ticket
+        if applied and asked is not None and loader is not None:
+            loader.num_workers, self._pending = asked, None
+
+    def _pend(self, ticket: Ticket | None) -> Ticket:
+        """Keep the ticket of the newest resize, which may have to wait for the next epoch; return the one before."""
+        before, self._pending_ticket = self._pending_ticket, ticket
+        if ticket is not None and before is not None:
+            reason = f"a newer resize asked for {ticket.outcome.asked}"
+            before.settle("superseded", self.loader.num_workers, reason=reason)
+        return before or Ticket("resize")
+
+    def request_pause(self, resume_after: float | None = None, *, by: str = "local", command: str = "") -> Ticket:
+        """Begin a pause and return at once."""
+        seconds = check_resume_after(resume_after)
+        with self._control:
+            self._check_open()
+            self.gate.pause(seconds)
+            return self._tell_pools(self._ticket("pause", by, command), "pause", seconds)
+
+    def request_resume(self, *, by: str = "local", command: str = "") -> Ticket:
+        """Begin to resume and return at once."""
+        with self._control:
+            self._check_open()
+            self.gate.resume()
+            return self._tell_pools(self._ticket("resume", by, command), "resume")
+
+    def wait(self, ticket: Ticket) -> Outcome:
+        return ticket.wait(PATIENCE)
+
+    def refresh(self) -> None:
+        self._check_open()
+        self._stale = True
+
+    def close(self) -> None:
+        loader = self.loader
+        with self._control:
+            self.is_closed = True
+            iterators, loader._iterator = self._living(), None
+        for iterator in iterators:
+            iterator.close_epoch("abandoned")
+            if isinstance(iterator, PooledIterator):
+                iterator.close()
+        wait_for_pools(self.ledger)
+        self.gate.close()
+        if self.publisher:
+            self.publisher.wake()  # it sees that the loader is closed and says goodbye
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise RuntimeError("the loader is closed")
+
+    def _running(self) -> list[PooledIterator]:
+        """Pools with an epoch under way, the newest last."""
+        live = [each for each in self._living() if isinstance(each, PooledIterator) and each.running()]
+        return sorted(live, key=lambda each: each.number)
+
+    def _ticket(self, action: Action, by: str, command: str, asked: int | None = None) -> Ticket:
+        """A ticket whose outcome becomes an event."""
+        ticket, ledger = Ticket(action, asked, self.loader.num_workers), self.ledger
+
+        def settled(ticket: Ticket) -> None:
+            outcome = ticket.outcome
+            ledger.emit(
+                CommandEvent(
+                    time.time(),
+                    action,
+                    outcome.state,
+                    by,
+                    command,
+                    asked,
+                    outcome.before,
+                    outcome.actual,
+                    outcome.at_batch,
+                    int(outcome.took * 1e6),
+                    outcome.reason[:256],
+                )
+            )
+
+        ticket.watch(settled)
+        return ticket
+
+    def _tell_pools(self, ticket: Ticket, action: str, *arguments: Any) -> Ticket:
+        running = self._running()
+        for iterator in running:
+            last = iterator is running[-1]
+            getattr(iterator.pool, action)(*arguments, ticket if last else None)
+        if not running:
+            current = self._current()
+            at = current.place.batch if current is not None and not current.ended else 0
+            ticket.settle("applied", self.loader.num_workers, at)
+        return ticket
+
+    # -- telemetry ------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Start to publish, if somebody is to see it. A loader in a worker is its user's affair."""
+        if self.publisher is not None or torch.utils.data.get_worker_info() is not None:
+            return
+        self.publisher = False
+        options = self.options
+        if resolve(options.monitor) is None:
+            return
+        from .telemetry.published import PublishedLoader
+        from .telemetry.publisher import publish  # brings websockets, which others need not load
+
+        try:
+            self.publisher = publish(PublishedLoader(self.loader), options.monitor, options.publish_interval)
+        except Exception:
+            log.warning("loader %s cannot be published. Training goes on.", options.name, exc_info=True)
+        else:
+            self.ledger.spans.watch(time.monotonic_ns())
+
+    def stats(self, seq: int = 0) -> Snapshot:
+        if self.publisher is None:  # no epoch has begun
+            self._learn_length()
+        iterator = self._current()
+        pool = iterator.pool if isinstance(iterator, PooledIterator) else None
+        return snapshots.take(
+            seq,
+            self.ledger,
+            iterator,
+            pool,
+            self._usage,
+            state=self._state(iterator),
+            length=self._length,
+            pending=self._pending,  # before the target, which follows it in another thread
+            target=self.loader.num_workers,
+            memory_budget=self.options.memory_budget,
+        )
+
+    def _state(self, iterator: EpochIterator | None) -> LoaderState:
+        if self.is_closed:
+            return "closed"
+        if self.ledger.failed or (isinstance(iterator, PooledIterator) and iterator.pool.failed()):
+            return "failed"
+        if self.gate.status()[0]:
+            return "paused"
+        if iterator is not None and not iterator.ended:
+            return "running"
+        return "finished" if self.ledger.epochs else "idle"
+
+    # -- checkpoints ----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> checkpoint.State:
+        if self.resume_state is not None:
+            return {**self.resume_state}
+        loader, current = self.loader, self._current()
+        state: checkpoint.State = {
+            **self._describe(),
+            "epoch": self.ledger.epochs,
+            "batch": 0,
+            "over": True,
+            "base_seed": None,
+            "sampler": None,
+            "samplers": sampling.own_states(loader._index_sampler),
+            "dataset": self._dataset_state(),
+            "generator": checkpoint.generator_state(loader.generator),
+            "digest": self.ledger.digest.hex(),
+        }
+        if current is not None:
+            state.update(self._place_of(current))
+        elif self._left is not None and self._left[0] == self.ledger.current:
+            place = self._left[1]
+            if isinstance(place, Exception):
+                raise place
+            state.update(place)
+        if state["over"] and current is not None and loader.persistent_workers:
+            state["base_seed"] = current._base_seed
+        if state["over"] and self.is_iterable and loader.num_workers == 0 and saves(loader.dataset):
+            own = {"dataset": copy.deepcopy(loader.dataset.state_dict())}  # type: ignore[attr-defined]
+            state["shards"] = [{"dataset": own, "ended": False, "over": True, "generators": None}]
+        if state.get("unsaved") and not self._told_unsaved:
+            self._told_unsaved = True
+            warnings.warn(
+                f"{state['unsaved']}. The state that was asked for in the midst of an epoch says so; loaded, it begins "
+                "that epoch anew.",
+                stacklevel=3,
+            )
+        return state
+
+    def load_state_dict(self, state: checkpoint.State) -> None:
+        self._check_open()
+        loader = self.loader
+        checkpoint.check(state, self._describe())
+        if state["sampler"] is not None:
+            sampling.check_state(loader._index_sampler, state["sampler"])
+        shards = state.get("shards") or []
+        if len(shards) > 1 and not state["over"] and not (self._pending or loader.num_workers):
+            raise ValueError(
+                f"the state is of an epoch in {len(shards)} shards: "
+                "it can be resumed with workers, not with num_workers=0"
+            )
+        if state.get("unsaved"):
+            warnings.warn(
+                f"the state does not say where in epoch {state['epoch']} training was ({state['unsaved']}): "
+                "that epoch begins anew",
+                stacklevel=3,
+            )
+            state = {**state, "batch": 0}
+        if not self.is_iterable and state.get("dataset") is not None and saves(loader.dataset):
+            loader.dataset.load_state_dict(copy.deepcopy(state["dataset"]))  # type: ignore[attr-defined]
+            self._stale = True
+        sampling.load_own_states(loader._index_sampler, state.get("samplers") or [])
+        checkpoint.restore_generator(loader.generator, state["generator"])
+        self.ledger.epochs = state["epoch"]
+        self.ledger.digest = Digest(bytes.fromhex(state["digest"]))
+        self.resume_state = state
+
+    def _place_of(self, iterator: EpochIterator) -> checkpoint.State:
+        """How far the epoch of an iterator is, or what it leaves to the next."""
+        if iterator.exhausted:
+            return {"over": True, **iterator.final_state()}
+        place = iterator.state_dict()
+        return {"over": False, "epoch": iterator.number, "base_seed": iterator._base_seed, **place}
+
+    def _dataset_state(self) -> Any:
+        """A map-style dataset's own state, as it is in this process."""
+        dataset = self.loader.dataset
+        if self.is_iterable or not saves(dataset):
+            return None
+        return copy.deepcopy(dataset.state_dict())  # type: ignore[attr-defined]
+
+    def _describe(self) -> checkpoint.State:
+        loader = self.loader
+        return checkpoint.describe(loader.dataset, None if self.is_iterable else loader._index_sampler)
