@@ -26,9 +26,9 @@ from penstock_dashboard.server import make_server
 from penstock_dashboard.settings import Settings, Timing
 from websockets.sync.client import ClientConnection, connect
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
-"""Seconds after which a test that waits for something gives up; never what a test measures."""
 
 TOKENS = TokenFile(
     key="the key of the tests",
@@ -73,7 +73,7 @@ class Address:
 
     def http(self, name: str | None = "local", **more: Any) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.secrets[name]}"} if name else {}
-        return httpx.Client(base_url=self.url, headers={**headers, **more.pop("headers", {})}, timeout=20.0, **more)
+        return httpx.Client(base_url=self.url, headers={**headers, **more.pop("headers", {})}, timeout=PATIENCE, **more)
 
     def get(self, path: str, **parameters: Any) -> Any:
         with self.http() as client:
@@ -89,7 +89,7 @@ class Address:
             f"ws://127.0.0.1:{self.port}{path}",
             additional_headers=headers,
             max_size=1 << 24,
-            open_timeout=20.0,
+            open_timeout=PATIENCE,
             close_timeout=1.0,
             compression=None,
             proxy=None,

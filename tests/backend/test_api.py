@@ -33,6 +33,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.backend.harness import BRISK, Address, Running, bearer, serving
+from tests.patience import PATIENCE
 
 CHECKS = [
     schemathesis.checks.not_a_server_error,
@@ -96,7 +97,7 @@ def test_no_request_makes_the_server_fail_or_break_its_own_description(
     def send(case: Any) -> None:
         if case.path_parameters and "loader" in case.path_parameters and mode is GenerationMode.POSITIVE:
             case.path_parameters["loader"] = "demo:0:train"  # a made-up id would only ever find nothing
-        case.call_and_validate(headers=bearer(), checks=CHECKS, timeout=20.0)
+        case.call_and_validate(headers=bearer(), checks=CHECKS, timeout=PATIENCE)
 
     try:
         send()

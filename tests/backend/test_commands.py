@@ -110,13 +110,18 @@ def test_a_loader_that_comes_back_in_time_still_gets_its_command(server: Running
 
 
 def test_a_command_that_nobody_takes_times_out(folder: Path) -> None:
-    timing = msgspec.structs.replace(BRISK, reconnect=2.0, outcome=0.5)
+    timing = msgspec.structs.replace(BRISK, reconnect=0.5)
     with serving(Settings(timing=timing), folder) as server, server.loader() as loader:
         silent = order(server, loader.id, action="pause").json()
         assert "did not take it" in becomes(server, silent["id"], "timed_out")["reason"]
+
+
+def test_a_command_without_an_outcome_times_out(folder: Path) -> None:
+    timing = msgspec.structs.replace(BRISK, outcome=0.5)
+    with serving(Settings(timing=timing), folder) as server, server.loader() as loader:
         taken = order(server, loader.id, action="resize", workers=1).json()
-        while (command := loader.expect(Command)).id != taken["id"]:
-            pass
+        command = loader.expect(Command)
+        assert command.id == taken["id"]
         loader.outcome(command, "delivered")
         assert "no outcome" in becomes(server, taken["id"], "timed_out")["reason"]
 

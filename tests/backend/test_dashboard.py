@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ from penstock_dashboard.dashboard import add_parser, settings_from
 from penstock_dashboard.settings import DAY, HOUR, Settings
 from websockets.exceptions import ConnectionClosed
 
-from tests.backend.harness import PATIENCE, ROOT, Dashboard, dashboard, environment, serving, spawn, until
+from tests.backend.harness import BRISK, ROOT, Dashboard, dashboard, environment, serving, spawn, until
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +92,29 @@ def test_a_file_left_by_a_crash_is_not_believed(folder: Path, monkeypatch: pytes
         server.kill()
         assert discovery.discovery_path().exists()
         assert discovery.read() is None
-    with dashboard(folder, "--exit-when-idle", "1") as again:
-        assert until(discovery.read).url == again.url
-        with again.loader():
-            time.sleep(1.5)
-            assert again.process.poll() is None, "a loader is there"
-        assert again.process.wait(PATIENCE) == 0, "it ends by itself when nobody is there"
+    with dashboard(folder) as again:
+        until(lambda: (found := discovery.read()) is not None and found.url == again.url)
+
+
+def test_it_ends_by_itself_when_nobody_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment(folder).items():
+        monkeypatch.setenv(name, value)
+    with dashboard(folder, "--exit-when-idle", "0.5") as server:
+        assert server.process.wait(PATIENCE) == 0
         assert discovery.read() is None
         assert not discovery.discovery_path().exists()
+
+
+def test_it_does_not_take_itself_for_idle_while_a_loader_is_there(folder: Path) -> None:
+    idle = threading.Event()
+    with serving(Settings(timing=BRISK, exit_when_idle=0.2), folder) as server:
+        server.backend.on_idle = idle.set
+        with server.loader() as loader:
+            loader.snapshot()
+            loader.acknowledged(0)
+            idle.clear()
+            assert not idle.wait(1.0)
+        assert idle.wait(PATIENCE)
 
 
 @pytest.mark.usefixtures("at_home")

@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 from penstock.protocol import MAX_MESSAGE
 from penstock_dashboard.settings import Limits, Settings
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from tests.backend.harness import BRISK, PATIENCE, Address, Running, serving, until
+from tests.backend.harness import BRISK, Address, Running, serving, until
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with little patience and few seats."""
+    """A server with little patience."""
     folder = tmp_path_factory.mktemp("strict")
-    limits = Limits(handshake=0.5, publishers=3, viewers=3, connections=40)
+    limits = Limits(handshake=0.5, connections=40)
     with serving(Settings(timing=BRISK, limits=limits), folder) as server:
         yield server
 
@@ -61,14 +62,15 @@ def test_a_body_that_never_comes_is_hung_up_on(strict: Running) -> None:
 
 
 def test_a_websocket_that_says_nothing_is_hung_up_on(strict: Running) -> None:
-    with strict.websocket("/ws/publish") as silent:
-        until(lambda: silent.close_code == 1008 or (_drain(silent) and False))
+    def is_hung_up_on() -> bool:
+        # A busy machine may not get through the handshake in time; then it is tried again.
+        with contextlib.suppress(InvalidHandshake, TimeoutError, OSError), strict.websocket("/ws/publish") as silent:
+            with contextlib.suppress(ConnectionClosed):
+                silent.recv(timeout=PATIENCE)
+            return silent.close_code == 1008
+        return False
 
-
-def _drain(connection: object) -> bool:
-    with contextlib.suppress(Exception):
-        connection.recv(timeout=0.05)  # type: ignore[attr-defined]
-    return True
+    until(is_hung_up_on)
 
 
 def test_many_slow_handshakes_do_not_keep_others_out(strict: Running) -> None:
@@ -109,25 +111,27 @@ def test_malformed_http_is_answered_with_a_client_error(server: Running, request
     assert server.get("/healthz")["status"] == "ok"
 
 
-def test_seats_are_limited_and_given_back(strict: Running) -> None:
-    with contextlib.ExitStack() as seats:
-        for _ in range(3):
-            seats.enter_context(strict.viewer())
-        with pytest.raises(InvalidStatus) as refused:
-            strict.websocket("/ws/live")
-        assert refused.value.response.status_code == 503
-        for rank in range(3):
-            seats.enter_context(strict.loader("seats", rank=rank))
-        with pytest.raises(InvalidStatus):
-            strict.websocket("/ws/publish")
-    until(lambda: strict.get("/api/status")["viewers"] == 0)
+def test_seats_are_limited_and_given_back(folder: Path) -> None:
+    settings = Settings(timing=BRISK, limits=Limits(publishers=3, viewers=3))
+    with serving(settings, folder) as server:
+        with contextlib.ExitStack() as seats:
+            for _ in range(3):
+                seats.enter_context(server.viewer())
+            with pytest.raises(InvalidStatus) as refused:
+                server.websocket("/ws/live")
+            assert refused.value.response.status_code == 503
+            for rank in range(3):
+                seats.enter_context(server.loader("seats", rank=rank))
+            with pytest.raises(InvalidStatus):
+                server.websocket("/ws/publish")
+        until(lambda: server.get("/api/status")["viewers"] == 0)
 
-    def admitted() -> bool:
-        with contextlib.suppress(InvalidStatus), strict.viewer():
-            return True
-        return False
+        def admitted() -> bool:
+            with contextlib.suppress(InvalidStatus), server.viewer():
+                return True
+            return False
 
-    until(admitted)
+        until(admitted)
 
 
 def test_oversized_and_broken_frames_end_only_their_own_connection(server: Running) -> None:

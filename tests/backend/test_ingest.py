@@ -20,7 +20,8 @@ from penstock.protocol import (
 from penstock_dashboard.settings import Limits, Settings, Timing
 from websockets.exceptions import ConnectionClosed
 
-from tests.backend.harness import PATIENCE, Running, decode, make_hello, make_snapshot, serving, until
+from tests.backend.harness import Running, decode, make_hello, make_snapshot, serving, until
+from tests.patience import PATIENCE
 
 
 def row(server: Running, identifier: str) -> Any:

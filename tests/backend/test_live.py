@@ -30,7 +30,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame as WsFrame
 from websockets.frames import Opcode
 
-from tests.backend.harness import BRISK, PATIENCE, FakeLoader, Running, serving, until
+from tests.backend.harness import BRISK, FakeLoader, Running, serving, until
+from tests.patience import PATIENCE
 
 
 def news(loader: FakeLoader, first: int, count: int) -> None:

@@ -38,13 +38,16 @@ def acknowledgements(loader: FakeLoader, timeout: float) -> Iterator[int]:
 
 
 def publish_until_death(server: Dashboard, loader: FakeLoader, seconds: float) -> tuple[set[int], int]:
-    """Send snapshots and events and kill the backend meanwhile; returns the events sent, and the last ack."""
+    """Send snapshots and events and kill the backend meanwhile, so many seconds after it has acknowledged something;
+    returns the events sent, and the last ack.
+    """
     sent: set[int] = set()
-    acked = -1
+    acked, known = -1, loader.seq - 1
     killer = threading.Timer(seconds, server.kill)
-    killer.start()
     try:
         while True:
+            if acked > known and not killer.ident:
+                killer.start()
             for _ in range(10):
                 loader.snapshot()
                 sent.add(loader.seq)
@@ -71,7 +74,7 @@ def test_kill_in_mid_write_loses_nothing_that_was_acknowledged(folder: Path) -> 
                 assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             if life < 2:
                 loader.seq = last + 1  # as a real loader: on with the message after the last that is known
-                more, acked = publish_until_death(server, loader, 1.2 + dice.random())
+                more, acked = publish_until_death(server, loader, dice.random())
                 sent |= more
                 assert acked > last, "nothing was acknowledged in this life"
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 from .dashboard import Dashboard
 from .publisher import Fleet, Publisher
 from .simulated import Scenario
@@ -53,7 +55,7 @@ def built() -> None:
 @pytest.fixture(scope="package")
 def playwright() -> Iterator[Playwright]:
     # Machines that run tests are busy; what is asserted here is that things happen, not how fast.
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         yield playwright
 
@@ -72,7 +74,7 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 1000})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE * 1000)
     yield context
     context.close()
 

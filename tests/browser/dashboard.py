@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,14 +48,14 @@ class Dashboard:
         if self._process is None:
             return
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         self._process = None
 
     def kill(self) -> None:
         """As if the machine went down."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         self._process = None
 
     def add_token(self, name: str, *scopes: str) -> str:

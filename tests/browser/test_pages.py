@@ -76,7 +76,7 @@ def test_many_ranks_fold_into_a_grid_in_which_the_straggler_stands_out(
     signed_in()
     grid = page.get_by_role("group", name="Ranks of train")
     expect(grid.get_by_role("link")).to_have_count(6)
-    expect(page.get_by_text(re.compile(r"Rank 4\s+waits"))).to_be_visible(timeout=20_000)
+    expect(page.get_by_text(re.compile(r"Rank 4\s+waits"))).to_be_visible()
     page.get_by_role("link", name="Rank 4", exact=True).click()
     expect(page.get_by_label("Where you are")).to_contain_text("rank 4")
 
@@ -113,9 +113,10 @@ def test_numbers_move_and_the_verdict_names_the_limit(
     expect(page.locator("[data-worker]")).to_have_count(4)
     shares = [number(text) for text in page.locator("[data-share]").all_text_contents()]
     assert sum(shares) == 100
+    reached = fleet.call(lambda: train.simulated.yielded)
+    until(lambda: number(page.get_by_test_id("batch").text_content()) >= reached, "as many batches as there were")
     shown = number(page.get_by_test_id("batch").text_content())
-    true = fleet.call(lambda: train.simulated.yielded)
-    assert abs(true - shown) < 60
+    assert shown <= fleet.call(lambda: train.simulated.yielded)
     for panel in page.locator("figure[data-panel]").all():
         panel.scroll_into_view_if_needed()
         expect(panel.locator("canvas")).to_be_visible()
@@ -279,7 +280,7 @@ def test_a_training_that_is_killed_is_shown_stale_and_then_lost(
     fleet.call(train.vanish)
     expect(page.get_by_test_id("live-badge")).to_contain_text("stale")
     expect(page.locator(".body")).to_have_class(re.compile("stale"))
-    expect(page.get_by_test_id("verdict")).to_contain_text("Lost.", timeout=25_000)
+    expect(page.get_by_test_id("verdict")).to_contain_text("Lost.")
 
 
 def test_silence_is_seen_as_silence(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
@@ -302,7 +303,7 @@ def test_a_backend_that_restarts_leaves_no_hole(
     expect(page.get_by_test_id("controls-off")).to_contain_text("Not connected")
     page.wait_for_timeout(3000)
     dashboard.start()
-    expect(page.get_by_test_id("live-badge")).to_contain_text("live", timeout=20_000)
+    expect(page.get_by_test_id("live-badge")).to_contain_text("live")
     page.wait_for_timeout(3000)
     times = page.evaluate(
         """async id => {
@@ -439,13 +440,3 @@ def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, dashboard: Dashbo
     widths.append(page.evaluate("document.documentElement.scrollWidth"))
     context.close()
     assert max(widths) <= 375
-
-
-def test_the_first_chart_comes_within_a_second(signed_in: Open, train: Publisher, page: Page) -> None:
-    """Loose on purpose: a figure for the benchmark, here only a guard against seconds of waiting."""
-    signed_in(train.id)
-    page.reload()
-    page.wait_for_function(
-        "() => document.querySelector('figure[data-panel=throughput] canvas')?.toDataURL().length > 2500"
-    )
-    assert page.evaluate("performance.now()") < 6000

@@ -15,8 +15,9 @@ import httpx
 import pytest
 from penstock_dashboard.security.tokens import load
 
-from tests.backend.harness import PATIENCE, die_with_parent, environment, until
+from tests.backend.harness import die_with_parent, environment, until
 from tests.compose.files import script
+from tests.patience import PATIENCE
 
 
 @pytest.fixture

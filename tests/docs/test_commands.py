@@ -24,6 +24,7 @@ from tests.backend.harness import dashboard, environment
 from tests.docs.commands import Command, commands
 from tests.docs.markdown import ROOT, blocks
 from tests.loader.support import Samples, wait_until
+from tests.patience import PATIENCE
 
 COMMANDS = commands()
 
@@ -130,6 +131,7 @@ CHECKS: dict[str, Callable[[Command], None]] = {
 
 
 @pytest.mark.usefixtures("stop_after_parsing")
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # other tests have imported it
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_the_command_exists(command: Command) -> None:
     assert command.program in CHECKS, "a program that this test does not know"
@@ -182,7 +184,7 @@ def penstock(*arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, f"penstock {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout

@@ -11,8 +11,16 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 
 import pytest
+from penstock import dataloader
 
 from tests.loader.support import Script, Scripts, Template, descendants, described, open_descriptors
+from tests.patience import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`resize()`, `pause()` and `resume()` wait for their outcome, however long a busy machine takes."""
+    monkeypatch.setattr(dataloader, "PATIENCE", PATIENCE)
 
 
 @pytest.fixture
@@ -21,7 +29,7 @@ def nothing_left_behind() -> Iterator[None]:
     processes, helpers = descendants(os.getpid()), _helpers()
     descriptors, threads = open_descriptors(), threading.active_count()
     yield
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + PATIENCE
     while True:
         started = _helpers() - helpers
         left = descendants(os.getpid()) - processes - started

@@ -6,6 +6,7 @@ works for every start method and survives any crash.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
 import signal
@@ -19,6 +20,7 @@ from penstock import DataLoader
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from tests.loader.support import draw, wait_until
+from tests.patience import PATIENCE
 
 
 class Counting(Dataset[Any]):
@@ -53,7 +55,7 @@ class Held(Counting):
     def __getitem__(self, index: int) -> Any:
         sample = super().__getitem__(index)
         if index in self.indices:
-            wait_until(lambda: self._is_free(index), f"leave to go on with sample {index}", 100.0)
+            wait_until(lambda: self._is_free(index), f"leave to go on with sample {index}")
         return sample
 
     def _is_free(self, index: int) -> bool:
@@ -105,6 +107,7 @@ class Fate:
 
 def end_process(how: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()  # pytest's: it would print the stack of a crash that is meant
     if how == "exit":
         os._exit(7)
     signal.signal(getattr(signal, how), signal.SIG_DFL) if how != "SIGKILL" else None
@@ -276,7 +279,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def zygote_pid(loader: DataLoader[Any], patience: float = 30.0) -> int:
+def zygote_pid(loader: DataLoader[Any], patience: float = PATIENCE) -> int:
     """The workers' parent."""
 
     def found() -> int:
@@ -325,7 +328,7 @@ class InThread:
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
-    def result(self, patience: float = 30.0) -> Any:
+    def result(self, patience: float = PATIENCE) -> Any:
         self._thread.join(patience)
         if self._thread.is_alive():
             raise AssertionError("the call never came back")

@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import loader
+from tests.patience import PATIENCE
 
 Pair = namedtuple("Pair", "left right")
 DataLoader: Any = loader.DataLoader
@@ -192,7 +193,7 @@ def described(pid: int) -> str:
     return f"{pid} (state {state}, child of {parent}, in {waits_in}: {command[:200]})"
 
 
-def wait_until(condition: Callable[[], Any], what: str, patience: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
     """Wait for something that must come; how long it takes is not the test's business."""
     deadline = time.monotonic() + patience
     while not (result := condition()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
@@ -24,11 +25,11 @@ from tests.loader.support import (
     wait_until,
     workers_of,
 )
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.usefixtures("nothing_left_behind"),
-    pytest.mark.filterwarnings("ignore:.*exited unexpectedly"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*(exited unexpectedly|zygote)"),
 ]
 
 
@@ -245,29 +246,38 @@ def linger_here(file: str) -> None:
         time.sleep(0.01)
 
 
+def complaint(iterator: Any) -> str:
+    """The first timeout that has the stack of the worker that hangs: a busy one may not answer in time."""
+
+    def told() -> str:
+        with pytest.raises(RuntimeError) as caught:
+            next(iterator)
+        text = str(caught.value)
+        return text if "linger_here" in text else ""
+
+    return str(wait_until(told, "the stack of the worker that hangs"))
+
+
 def test_a_timeout_names_batch_worker_and_stack_and_no_other_arrival_resets_it(tmp_path: Any) -> None:
     """Other batches arrive every few milliseconds while batch 3 hangs; each of them would reset torch's clock."""
     file = tmp_path / "go on"
     iterator: Any = iter(DataLoader(Sleepy(3, str(file)), num_workers=2, timeout=60))
     seen = [next(iterator).item() for _ in range(3)]
     iterator._timeout = 0.7
-    with pytest.raises(RuntimeError, match=r"timed out after 0.7 seconds") as caught:
-        next(iterator)
-    text = str(caught.value)
+    text = complaint(iterator)
+    assert "timed out after 0.7 seconds" in text
     assert "waiting for batch 3" in text
     worker = re.search(r"worker (\d) \(pid (\d+)\)", text)
     assert worker is not None
     assert int(worker[2]) in {w.pid for w in workers_of(iterator)}
-    assert "linger_here" in text
     file.touch()
     iterator._timeout = 60
     assert seen + [batch.item() for batch in iterator] == list(range(400)), "nothing is lost by a timeout"
 
 
-@pytest.mark.timeout(30)
 def test_a_finished_batch_does_not_wait_for_the_slow_one_behind_it(tmp_path: Any) -> None:
     file = tmp_path / "go on"
-    iterator: Any = iter(DataLoader(Sleepy(50, str(file), steady=False), num_workers=1, timeout=5))
+    iterator: Any = iter(DataLoader(Sleepy(50, str(file), steady=False), num_workers=1, timeout=PATIENCE))
     try:
         assert [next(iterator).item() for _ in range(50)] == list(range(50))
     finally:
@@ -279,8 +289,7 @@ def test_a_timeout_of_a_stream_names_the_worker_that_hangs(tmp_path: Any) -> Non
     iterator: Any = iter(DataLoader(SleepyStream(str(tmp_path / "go on")), num_workers=2, timeout=60))
     assert [next(iterator).item() for _ in range(3)] == [0, 1, 0]
     iterator._timeout = 0.7
-    with pytest.raises(RuntimeError, match=r"(?s)batch 3.*worker 1 \(pid \d+\).*linger_here"):
-        next(iterator)
+    assert re.search(r"(?s)batch 3.*worker 1 \(pid \d+\)", complaint(iterator))
     (tmp_path / "go on").touch()
     iterator._timeout = 60
     assert next(iterator).item() == 1
@@ -310,6 +319,7 @@ class Deadly(Dataset[int]):
 
 
 def end_process(how: str) -> None:
+    faulthandler.disable()  # pytest's: it would print the stack of a crash that is meant
     if how == "exit":
         os._exit(7)
     os.kill(os.getpid(), getattr(signal, how))
@@ -352,9 +362,14 @@ def test_workers_that_die_at_birth(dataset: Any, persistent: bool) -> None:
             list(made)
     if persistent:
         iterator: Any = made._iterator
-        births = iterator.pool.conductor.roster.new_key()
-        time.sleep(0.3)
-        assert iterator.pool.conductor.roster.new_key() == births + 1, "it goes on forking"
+        conductor = iterator.pool.conductor
+        assert conductor._given_up
+        births = conductor.roster.new_key()
+        for _ in range(20):  # each is a turn of its loop, in which it would fork
+            turn = threading.Event()
+            conductor.request("stack", lambda _text, turn=turn: turn.set(), None)
+            assert turn.wait(PATIENCE)
+        assert conductor.roster.new_key() == births + 1, "it goes on forking"
 
 
 def test_a_worker_killed_while_idle_is_replaced() -> None:
@@ -376,7 +391,6 @@ def test_a_stream_whose_idle_worker_dies_does_not_end_early() -> None:
         list(iterator)
 
 
-@pytest.mark.filterwarnings("ignore:.*zygote")
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_zygote_killed_in_an_epoch_is_replaced(seen: bool) -> None:
     iterator: Any = iter(DataLoader(Samples(length=300), num_workers=2))
@@ -387,7 +401,6 @@ def test_a_zygote_killed_in_an_epoch_is_replaced(seen: bool) -> None:
     assert [first, *values(iterator)] == [[i] for i in range(300)]
 
 
-@pytest.mark.filterwarnings("ignore:.*zygote")
 @pytest.mark.parametrize("repeat", range(6))
 def test_a_zygote_killed_between_epochs_is_replaced(repeat: int) -> None:
     made = DataLoader(Samples(length=10), num_workers=2, persistent_workers=True)

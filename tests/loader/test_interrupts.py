@@ -5,32 +5,58 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+from penstock.iteration.pooled import PooledIterator
 from penstock.pinning import PinStage
 from penstock.pool.conductor import Conductor
 from penstock.pool.pool import Pool
 from penstock.pool.signals import Doorbell
 from penstock.telemetry.observer import Observer
 
-from tests.loader.support import DataLoader, Samples, descendants
+from tests.loader.scenarios import Held
+from tests.loader.support import DataLoader, Samples, descendants, wait_until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
-class Slow(Samples):
-    def __getitem__(self, key: Any) -> Any:
-        time.sleep(0.6)
-        return super().__getitem__(key)
+@contextmanager
+def interrupted_in(*functions: Callable[..., Any]) -> Iterator[None]:
+    """Ctrl-C comes when this thread is in those functions, which wait: neither before nor too late."""
+    thread = threading.get_ident()
+    done = threading.Event()
 
+    def is_there() -> bool:
+        frame: FrameType | None = sys._current_frames()[thread]
+        stack = set()
+        while frame is not None:
+            stack.add(frame.f_code)
+            frame = frame.f_back
+        return {function.__code__ for function in functions} <= stack
 
-def interrupt_soon(seconds: float = 0.2) -> None:
-    threading.Timer(seconds, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+    def interrupt() -> None:
+        wait_until(lambda: is_there() or done.is_set(), f"a wait in {functions}")
+        if not done.is_set():
+            signal.pthread_kill(thread, signal.SIGINT)
+
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        done.set()
+        helper.join()
 
 
 def test_a_bell_that_was_interrupted_rings_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,27 +74,29 @@ def test_a_bell_that_was_interrupted_rings_the_next_time(monkeypatch: pytest.Mon
     bell.close()
 
 
-def test_after_an_interrupted_close_the_next_one_waits() -> None:
-    made = DataLoader(Slow(length=40), num_workers=2)
+def test_after_an_interrupted_close_the_next_one_waits(tmp_path: Path) -> None:
+    dataset = Held(tmp_path, {2, 3})
+    made = DataLoader(dataset, num_workers=2)
     before = descendants(os.getpid())
     iterator = iter(made)
     next(iterator)
+    dataset.await_holders(2)  # close has to wait for them
     started = descendants(os.getpid()) - before
     assert len(started) >= 3
-    interrupt_soon()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_in(Pool.close, threading.Event.wait):
         made.close()
     made.close()
     assert not started & descendants(os.getpid())
 
 
-def test_an_interrupted_wait_does_not_end_the_pool() -> None:
-    made = DataLoader(Slow(length=4), num_workers=2)
+def test_an_interrupted_wait_does_not_end_the_pool(tmp_path: Path) -> None:
+    dataset = Held(tmp_path, {0, 1}, 4)
+    made = DataLoader(dataset, num_workers=2)
     iterator = iter(made)
-    interrupt_soon()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_in(Pool._wait):
         next(iterator)
-    assert [int(batch) for batch in iterator] == [0, 1, 2, 3]
+    dataset.let_go()
+    assert [int(index) for index, _ in iterator] == [0, 1, 2, 3]
     made.close()
 
 
@@ -111,14 +139,15 @@ def test_a_pool_that_nobody_got_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             iter(made)
 
 
-def test_an_interrupt_in_a_finalizer_comes_again() -> None:
-    made = DataLoader(Slow(length=40), num_workers=1)
+def test_an_interrupt_in_a_finalizer_comes_again(tmp_path: Path) -> None:
+    dataset = Held(tmp_path, {1})
+    made = DataLoader(dataset, num_workers=1)
     iterator = iter(made)
     next(iterator)
-    interrupt_soon()
-    with pytest.raises(KeyboardInterrupt):
+    dataset.await_held(1)
+    with interrupted_in(PooledIterator.__del__, threading.Event.wait):
         del iterator  # waits for the worker's batch; what is raised there is lost
-        time.sleep(20)
+        time.sleep(PATIENCE)
     made.close()
 
 
@@ -152,7 +181,7 @@ def test_a_pool_whose_conductor_failed_is_replaced(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patched:
         patched.setattr(Conductor, "_step", fail)
         with pytest.raises(RuntimeError, match="conductor thread failed"):
-            list(iterator)
+            list(iterator)  # there are more batches than are finished ahead
     assert len(list(made)) == 600
     made.close()
 
@@ -179,10 +208,7 @@ def test_a_pool_that_only_its_own_recipe_refers_to_is_garbage(persistent: bool) 
     assert started
     del owner
     gc.collect()
-    deadline = time.monotonic() + 20
-    while started & descendants(os.getpid()):
-        assert time.monotonic() < deadline, "still there"
-        time.sleep(0.02)
+    wait_until(lambda: not started & descendants(os.getpid()), "the end of its processes")
 
 
 def test_the_collector_may_end_a_pool_while_a_lock_of_threading_s_is_held() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,7 @@ from tests.loader.support import (
     workers_of,
 )
 
-pytestmark = [
-    pytest.mark.usefixtures("nothing_left_behind"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-]
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 class Twenty(Dataset[Any]):
@@ -117,13 +113,10 @@ def finished_bytes(iterator: Any) -> int:
 def test_finished_batches_stay_within_the_budget(dataset: Any, workers: int) -> None:
     budget = 1_300_000
     iterator = iter(DataLoader(dataset, batch_size=None, num_workers=workers, memory_budget=budget))
-    worst = 0
     for step, _ in zip(range(30), iterator, strict=False):
         if step % 5 == 0:
-            time.sleep(0.05)  # let the pool run ahead as far as it will
-        worst = max(worst, finished_bytes(iterator))
-    assert worst <= budget
-    assert worst > budget / 4, "nothing was finished ahead: the test proves nothing"
+            wait_until(lambda: finished_bytes(iterator) > budget / 4, "a pool that runs ahead")
+        assert finished_bytes(iterator) <= budget
 
 
 def test_a_batch_larger_than_the_budget_still_comes() -> None:
@@ -135,7 +128,7 @@ def test_a_slow_reader_bounds_an_endless_stream() -> None:
     iterator = iter(DataLoader(Stream("big", 10**9), batch_size=2, num_workers=2, prefetch_factor=3))
     next(iterator)
     epoch: Any = iterator.pool.conductor.epoch
-    wait_until(lambda: epoch.window.unfinished == 0, "idle workers", patience=15)
+    wait_until(lambda: epoch.window.unfinished == 0, "idle workers")
     assert epoch.window.held + epoch.window.delivered - epoch.taken <= 6
 
 
@@ -188,40 +181,49 @@ def test_arrays_and_views_keep_their_slot() -> None:
 
 def test_breaking_off_epochs_does_not_use_up_slots() -> None:
     arguments: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "memory_budget": 1_000_000}
+    # The budget has room for 12 finished batches and two workers are at one each; a slot that has just come back may
+    # not be known to its worker, which then makes another. If every epoch lost its own, there were hundreds.
+    most = 100
     with pytest.warns(match="no accelerator is found"):
         made = DataLoader(Full(200), pin_memory=True, **arguments)
-        counts = []
         for _ in range(25):
             next(iter(made))
-            time.sleep(0.01)
-            counts.append(sum(len(worker.slots) for worker in workers_of(made._iterator)))
-    assert max(counts[-5:]) <= 2 * max(counts[:5])
+            assert sum(len(worker.slots) for worker in workers_of(made._iterator)) <= most
 
 
 def test_dropped_slots_are_unmapped(script: Scripts) -> None:
-    """Batches that grow in size make larger slots; the smaller ones go."""
+    """Batches that grow in size make larger slots; the smaller ones go.
+
+    With one task at a time, a slot is at the worker, on its way, training's, or on its way back, whatever the machine
+    does; sixty sizes come by.
+    """
     body = """
-import torch
 from penstock import DataLoader
 from tests.loader.test_memory import Growing
 def mapped():
-    return sum("penstock" in line for line in open("/proc/self/maps"))
-worst = 0
-for batch in DataLoader(Growing(), batch_size=None, num_workers=1, memory_budget=3_000_000):
-    worst = max(worst, mapped())
-print(worst)
+    return sum("memfd:penstock" in line for line in open("/proc/self/maps"))
+before = mapped()
+sizes, most = set(), 0
+for batch in DataLoader(Growing(), batch_size=None, num_workers=1, prefetch_factor=1):
+    sizes.add(batch.shape)
+    most = max(most, mapped() - before)
+print(len(sizes), most)
 """
     with script(body) as running:
         out, err = running.finish()
-        assert int(out) <= 80, err
+        sizes, most = map(int, out.split())
+        assert sizes == 60, err
+        assert 1 <= most <= 8, err
 
 
 class Growing(Dataset[Any]):
+    """Every batch needs a slot of another size than the one before."""
+
     def __len__(self) -> int:
-        return 300
+        return 60
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.zeros(10_000 + 1000 * index, dtype=torch.uint8)
+        return torch.zeros(int(70_000 * 1.1**index), dtype=torch.uint8)
 
 
 def test_samples_are_the_datasets_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import random
 import re
 import signal
@@ -35,6 +36,7 @@ from tests.loader.scenarios import (
     zygote_pid,
 )
 from tests.loader.support import Draws, Samples, Stream, wait_until
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.usefixtures("nothing_left_behind"),
@@ -68,6 +70,11 @@ def deaths(loader: DataLoader[Any]) -> list[WorkerEvent]:
     return [event for event in events(loader, WorkerEvent) if event.what == "died"]
 
 
+def crash_quietly(_worker: int) -> None:
+    """Pytest's fault handler would print the stack of a crash that is meant."""
+    faulthandler.disable()
+
+
 # -- workers ---------------------------------------------------------------------------------------------------
 
 
@@ -95,7 +102,7 @@ def test_a_worker_that_dies_of_a_batch_is_replaced(loaders: Loaders, tmp_path: P
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSEGV"])
 def test_an_idle_worker_that_dies_is_replaced(loaders: Loaders, how: str) -> None:
     expected, digest = undisturbed(loaders)
-    loader = seeded(loaders, Draws(24), prefetch_factor=1)
+    loader = seeded(loaders, Draws(24), prefetch_factor=1, worker_init_fn=crash_quietly)
     iterator = iter(loader)
     got = plain([next(iterator)])
     for count in range(1, 5):  # more often than a batch may be retried: no batch is to blame
@@ -274,7 +281,7 @@ def test_a_zygote_killed_while_paused_and_while_resizing(loaders: Loaders) -> No
     got += rest.result()
     assert got == expected
     assert loader.stats().digest == digest
-    assert ticket.wait(20.0).state in ("applied", "superseded", "pending")
+    assert ticket.wait(PATIENCE).state in ("applied", "superseded", "pending")
 
 
 # -- iterable-style ----------------------------------------------------------------------------------------------
@@ -373,7 +380,8 @@ def test_workers_killed_at_random_by_another_thread(loaders: Loaders) -> None:
     finally:
         stop.set()
         haunting.result()
+    wait_until(lambda: loader.stats().recoveries >= len(killed), "news of every death")
     got += InThread(lambda: list(iterator)).result()
     assert plain(got) == expected
     assert loader.stats().digest == quiet.stats().digest
-    assert loader.stats().recoveries >= len(killed) - 1 >= 1
+    assert len(killed) >= 5

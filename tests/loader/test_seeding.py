@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from penstock.seeding import BatchSeeder, batch_seed, draw_base_seed, seed_worker
 from torch.utils.data import DataLoader, Dataset
 
+from tests.patience import PATIENCE
+
 Draws = tuple[float, list[float], list[float]]
 NUMBERS = st.integers(0, 2**63 - 1)
 
@@ -147,6 +149,6 @@ def test_numpy_is_left_alone_where_it_is_not_loaded() -> None:
     here, there = context.Pipe()
     process = context.Process(target=seed_without_numpy, args=(there,))
     process.start()
-    assert here.poll(60)
+    assert here.poll(PATIENCE)
     assert here.recv() == []
     process.join()

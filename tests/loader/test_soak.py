@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from operator import le
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.pool.pool import wait_for_pools
 
 from tests.loader.scenarios import Loaders, kill, worker_pids
 from tests.loader.support import Full, descendants, open_descriptors, wait_until
+from tests.patience import PATIENCE
 
 FULL = "PENSTOCK_SOAK" in os.environ
 RESIZES = 10_000 if FULL else 200
@@ -24,7 +26,7 @@ WARMING = RESIZES // 4
 
 pytestmark = [
     pytest.mark.usefixtures("nothing_left_behind"),
-    pytest.mark.timeout(3600 if FULL else 120),
+    pytest.mark.timeout(3600 if FULL else 300),
     pytest.mark.filterwarnings("ignore:.*(exited unexpectedly|zygote):UserWarning"),
 ]
 
@@ -82,16 +84,24 @@ def soak(loader: DataLoader[Any], disturb: Any) -> None:
     after.batch = 0  # type: ignore[attr-defined]
     before = after(WARMING)
     later = after(RESIZES - WARMING)
-    for what in before:
-        slack = 16_000_000 if "memory" in what else 0
-        assert later[what] <= before[what] + slack, f"{what} grew from {before[what]} to {later[what]}"
-    assert later["processes"] <= before["processes"]
+
+    def grown() -> list[str]:
+        return [what for what in before if later[what] > before[what] + (16_000_000 if "memory" in what else 0)]
+
+    def is_small() -> bool:
+        """Processes that have been told to go may take their time."""
+        nonlocal later
+        if grown():
+            later = footprint(loader)
+        return not grown()
+
+    wait_until(is_small, f"as little as before: {before} became {later}")
 
 
 def test_resizes_leave_nothing_behind(loaders: Loaders) -> None:
     loader = loaders(Full(RESIZES + 100, 10_000), num_workers=2, max_workers=4, prefetch_factor=2)
     choose = random.Random(1)
-    soak(loader, lambda _: loader._penstock.request_resize(choose.randint(1, 4)).wait(30.0))
+    soak(loader, lambda _: loader._penstock.request_resize(choose.randint(1, 4)).wait(PATIENCE))
     assert loader.stats().recoveries == 0
 
 
@@ -114,7 +124,12 @@ def test_epochs_checkpoints_and_resizes_leave_nothing_behind(loaders: Loaders) -
     epochs = RESIZES // 20
     generator = torch.Generator().manual_seed(1)
     loader = loaders(Full(6, 10_000), shuffle=True, num_workers=1, generator=generator)
-    counts: list[tuple[int, int, int]] = []
+
+    def left() -> tuple[int, int, int]:
+        gc.collect()
+        return open_descriptors(), threading.active_count(), len(descendants(os.getpid()))
+
+    most = (0, 0, 0)
     for epoch in range(epochs):
         for batch in loader:
             if epoch % 3 == 0:
@@ -122,6 +137,7 @@ def test_epochs_checkpoints_and_resizes_leave_nothing_behind(loaders: Loaders) -
             assert batch[0, 0] == batch[0, -1]
         loader.load_state_dict(loader.state_dict())
         wait_for_pools(loader._penstock.ledger)  # training does not, at the end of an epoch
-        gc.collect()
-        counts.append((open_descriptors(), threading.active_count(), len(descendants(os.getpid()))))
-    assert max(counts[epochs // 2 :]) <= max(counts[: epochs // 2])
+        if epoch < epochs // 2:
+            here = left()
+            most = max(most[0], here[0]), max(most[1], here[1]), max(most[2], here[2])
+    wait_until(lambda: all(map(le, left(), most)), f"as little as in the first half: {left()} is more than {most}")

@@ -24,10 +24,7 @@ from tests.loader.support import (
     values,
 )
 
-pytestmark = [
-    pytest.mark.usefixtures("nothing_left_behind"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-]
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 Make = Callable[[Any], dict[str, Any]]
 """Arguments for a loader, given the package (ours or torch's) that samplers come from."""

@@ -22,10 +22,7 @@ from tests.loader.support import (
     values,
 )
 
-pytestmark = [
-    pytest.mark.usefixtures("nothing_left_behind"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-]
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 class Informer(Dataset[Any]):
@@ -231,7 +228,6 @@ def test_a_dataset_may_use_a_loader_without_workers() -> None:
     assert values(made) == [[3], [3]]
 
 
-@pytest.mark.timeout(20)
 def test_a_worker_with_workers_is_refused_as_by_torch() -> None:
     with pytest.raises(AssertionError, match="daemonic processes are not allowed to have children"):
         list(DataLoader(Nesting(1), num_workers=1))

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 import pyte
 
-from tests.backend.harness import PATIENCE, ROOT, until
+from tests.backend.harness import ROOT, until
+from tests.patience import PATIENCE
 
 LAUNCH = """
 import ctypes, fcntl, sys, termios

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import pytest
 from penstock_dashboard.ports import listen
 
-from tests.backend.harness import PATIENCE, Running, until
+from tests.backend.harness import Running, until
 from tests.backend.terminal.conftest import Call
 from tests.browser.publisher import Fleet, Publisher
 from tests.browser.simulated import Scenario
+from tests.patience import PATIENCE
 
 
 def present(server: Running, *publishers: Publisher) -> None:
@@ -130,7 +131,7 @@ def _forward(listener: socket.socket, port: int) -> None:
             return
         with caller, socket.create_connection(("127.0.0.1", port)) as server:
             server.settimeout(PATIENCE)
-            caller.settimeout(0.2)
+            caller.settimeout(PATIENCE)
             request = b""
             while not _complete(request):
                 request += caller.recv(65536)

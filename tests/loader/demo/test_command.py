@@ -17,9 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.backend.harness import PATIENCE, ROOT, environment
+from tests.backend.harness import ROOT, environment
 from tests.loader.demo.conftest import BODY
 from tests.loader.support import Scripts, wait_until
+from tests.patience import PATIENCE
 
 LINK = re.compile(r"Penstock is at (http://127\.0\.0\.1:\d+)/#token=(\S+)\r?\n")
 

@@ -106,7 +106,6 @@ def test_the_end_is_seen_after_what_was_sent(ends: tuple[Channel, Channel]) -> N
         right.send("anybody there?")
 
 
-@pytest.mark.timeout(20)
 def test_a_full_socket_does_not_mix_up_messages_with_descriptors(ends: tuple[Channel, Channel]) -> None:
     """As when very many workers are asked of a zygote that is still importing."""
     left, right = ends

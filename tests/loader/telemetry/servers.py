@@ -27,8 +27,8 @@ from penstock.protocol import (
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
-PATIENCE = 30.0
-"""Seconds after which a test that waits for something gives up; never what a test measures."""
+from tests.patience import PATIENCE
+
 TOKEN = "token-of-the-tests"
 
 

@@ -14,9 +14,8 @@ from penstock.telemetry import local
 from penstock.telemetry.address import Address, LocalAddress, resolve
 
 from tests.loader.support import ROOT
-from tests.loader.telemetry.servers import PATIENCE, blocked_signals, until
-
-pytestmark = pytest.mark.timeout(90)
+from tests.loader.telemetry.servers import blocked_signals, until
+from tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize(

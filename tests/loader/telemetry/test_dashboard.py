@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from penstock import DataLoader
 
 from tests.backend.harness import dashboard
 from tests.loader.support import Samples
 from tests.loader.telemetry.servers import until
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def test_a_snapshot_arrives_and_a_resize_comes_back_and_is_answered(tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from penstock.telemetry.identity import make_identity, rank_and_world_size, run_
 from tests.loader.support import ROOT
 from tests.loader.telemetry.sources import CountingSource
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:

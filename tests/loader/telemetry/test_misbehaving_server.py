@@ -27,8 +27,6 @@ from tests.loader.telemetry.misbehaviours import (
 from tests.loader.telemetry.servers import GoodServer, Wire, until
 from tests.loader.telemetry.sources import CountingSource
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:

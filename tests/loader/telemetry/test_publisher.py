@@ -22,10 +22,9 @@ from websockets.sync.server import ServerConnection
 
 from tests.loader.support import ROOT
 from tests.loader.telemetry.conftest import Publish
-from tests.loader.telemetry.servers import PATIENCE, TOKEN, GoodServer, blocked_signals, until
+from tests.loader.telemetry.servers import TOKEN, GoodServer, blocked_signals, until
 from tests.loader.telemetry.sources import CountingSource
-
-pytestmark = pytest.mark.timeout(60)
+from tests.patience import PATIENCE
 
 
 def ended(publisher: Publisher) -> bool:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch.multiprocessing
+from penstock import fetching
+from penstock.pool.nursery import Nursery
 from penstock.protocol import Stall
-from penstock.telemetry.stalls import StallWatch
+from penstock.telemetry.stalls import OpenStall, StallWatch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.loader.support import DataLoader
-from tests.loader.telemetry.datasets import Gated
+from tests.loader.telemetry.datasets import CLOCK, Gated
 from tests.loader.telemetry.servers import until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -66,13 +69,23 @@ def test_the_stack_is_asked_for_once_and_only_when_it_lasts() -> None:
 # ----------------------------------------------------------------------------------------- with real pools
 
 
-def read(made: Any, opened: Iterable[tuple[int, float]]) -> list[Stall]:
-    """Read an epoch while each gate opens some time after training stalls; returns what was told."""
+@pytest.fixture(autouse=True)
+def own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which sample of a batch is the slowest is the dataset's business, not the machine's."""
+    monkeypatch.setattr(fetching, "_clock", CLOCK)
+
+
+def read(made: Any, opened: Iterable[tuple[int, float]], ready: Callable[[OpenStall], object] = bool) -> list[Stall]:
+    """Read an epoch while each gate opens, some seconds after training stalls at it and the stall is `ready`; returns
+    what was told.
+    """
     dataset = made.dataset
+    iterator = iter(made)
+    watch = iterator.pool.conductor.observer.stalls
 
     def is_stalled_at(batch: int) -> bool:
-        stats = made.stats()
-        return bool(stats.batch == batch and stats.queues.reorder)
+        stall = watch.open
+        return stall is not None and stall.batch == batch and bool(ready(stall))
 
     def let_through() -> None:
         for index, seconds in opened:
@@ -82,13 +95,12 @@ def read(made: Any, opened: Iterable[tuple[int, float]]) -> list[Stall]:
 
     helper = threading.Thread(target=let_through)
     helper.start()
-    assert [index for batch in made for index in batch.tolist()] == list(range(len(dataset)))
+    assert [index for batch in iterator for index in batch.tolist()] == list(range(len(dataset)))
     helper.join()
     stats = made.stats()
     made.close()
     told = [event for event in made._penstock.ledger.take_events() if isinstance(event, Stall)]
     assert sum(stall.us for stall in told) <= stats.stalls.us
-    assert stats.stalls.us == pytest.approx(stats.times.reorder_stall_us, rel=0.15, abs=50_000)
     return told
 
 
@@ -98,8 +110,9 @@ def test_each_names_its_batch_its_worker_and_the_slowest_sample() -> None:
     told = {stall.batch: stall for stall in read(made, [(9, 0.2), (26, 0.3)])}
     first, second = told[4], told[13]
     assert (first.slowest_index, second.slowest_index) == ("9", "26")
-    assert min(first.us, first.slowest_us) >= 200_000
-    assert min(second.us, second.slowest_us) >= 300_000
+    assert first.slowest_us == second.slowest_us == 1_000_000
+    assert first.us >= 200_000
+    assert second.us >= 300_000
     for stall in (first, second):
         assert stall.held_back >= 1
         assert stall.worker in (0, 1)
@@ -108,14 +121,22 @@ def test_each_names_its_batch_its_worker_and_the_slowest_sample() -> None:
     assert first.at < second.at
 
 
-def test_the_culprit_s_stack_comes_with_a_long_one_and_not_with_a_short_one() -> None:
-    made = DataLoader(
-        Gated(40, [5, 21], 0.001), batch_size=1, num_workers=2, multiprocessing_context="fork", stack_after=0.3
-    )  # fmt: skip
-    told = {stall.batch: stall for stall in read(made, [(5, 0.05), (21, 1.0)])}
-    assert told[5].us < 300_000 and told[5].stack == ""
-    assert "dawdle" in told[21].stack
-    assert told[21].stack.count("in dawdle") == 1, "once"
+def gated(stack_after: float) -> Any:
+    dataset = Gated(20, [5], 0.001)
+    return DataLoader(dataset, num_workers=2, multiprocessing_context="fork", stack_after=stack_after)
+
+
+def test_the_culprit_s_stack_comes_with_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Nursery.stack_of
+    # How soon a worker of a busy machine answers is not what this is about.
+    monkeypatch.setattr(Nursery, "stack_of", lambda nursery, key, _patience: real(nursery, key, PATIENCE))
+    told = {stall.batch: stall for stall in read(gated(0.05), [(5, 0)], lambda stall: stall.stack)}
+    assert told[5].stack.count("in dawdle") == 1, "once"
+
+
+def test_no_stack_comes_with_a_short_one() -> None:
+    told = {stall.batch: stall for stall in read(gated(3600), [(5, 0.05)])}
+    assert told[5].stack == ""
 
 
 class GatedShards(IterableDataset[Any]):
@@ -128,8 +149,9 @@ class GatedShards(IterableDataset[Any]):
         shard = get_worker_info().id  # type: ignore[union-attr]
         for number in range(8):
             if (shard, number) == (0, 3):
-                self.gates[3].wait(30)
-            time.sleep(0.002)
+                self.gates[3].wait(PATIENCE)
+                CLOCK.pass_ms(199)
+            CLOCK.pass_ms(1)
             yield shard * 100 + number
 
 
@@ -137,20 +159,22 @@ def test_a_stream_s_culprit_is_named_by_shard_and_number() -> None:
     dataset = GatedShards()
     made = DataLoader(dataset, batch_size=2, num_workers=2, multiprocessing_context="fork")
 
+    iterator: Any = iter(made)
+    watch = iterator.pool.conductor.observer.stalls
+
     def let_through() -> None:
-        until(lambda: made.stats().batch == 2 and made.stats().queues.reorder)
-        time.sleep(0.2)
+        until(lambda: (stall := watch.open) is not None and stall.batch == 2)
+        time.sleep(0.05)
         dataset.gates[3].set()
 
     helper = threading.Thread(target=let_through)
     helper.start()
-    assert len(list(made)) == 8
+    assert len(list(iterator)) == 8
     helper.join()
     made.close()
     stalls = [event for event in made._penstock.ledger.take_events() if isinstance(event, Stall)]
-    longest = max(stalls, key=lambda stall: stall.us)
-    assert (longest.batch, longest.worker, longest.slowest_index) == (2, 0, "3 of shard 0")
-    assert longest.slowest_us >= 200_000
+    (stall,) = (each for each in stalls if each.batch == 2)
+    assert (stall.worker, stall.slowest_index, stall.slowest_us) == (0, "3 of shard 0", 200_000)
 
 
 def test_without_an_order_nothing_is_held_back() -> None:

@@ -15,9 +15,11 @@ import pytest
 import torch
 from penstock.protocol import CommandEvent, EpochEvent, Snapshot, Spans, WorkerEvent
 
+from tests.loader.scenarios import InThread
 from tests.loader.support import DataLoader, Samples, Stream
 from tests.loader.telemetry.datasets import Gated, Unhurried
 from tests.loader.telemetry.servers import until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -190,7 +192,7 @@ def test_a_look_into_a_loader_amidst_an_epoch_is_another_epoch(workers: int) -> 
         stats = made.stats()
         assert (stats.state, stats.epoch, stats.batch) == ("running", 0, number)
         assert stats.batches == number + (number >= 10)
-        assert len(stats.workers) == workers or number > 20
+        assert len(stats.workers) <= workers, "and not those of the other one"
     assert (made.stats().state, made.stats().batch, made.stats().batches) == ("finished", 30, 31)
     made.close()
 
@@ -213,7 +215,7 @@ class Hesitant:
 
     def __iter__(self) -> Iterator[int]:
         self.begun.set()
-        self.go.wait(20)
+        self.go.wait(PATIENCE)
         yield from range(20)
 
 
@@ -226,8 +228,7 @@ def test_while_an_epoch_is_begun_it_is_under_way_and_its_workers_are_there() -> 
     sampler.begun.clear()
     thread = threading.Thread(target=lambda: list(made))
     thread.start()
-    assert sampler.begun.wait(20)
-    time.sleep(0.05)
+    assert sampler.begun.wait(PATIENCE)
     stats = made.stats()
     sampler.go.set()
     thread.join()
@@ -286,7 +287,7 @@ class OddBatches(Samples):
         return self.kind
 
 
-@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*", "ignore:Sparse invariant checks")
 @pytest.mark.parametrize("kind", ["sparse", "nested"])
 def test_batches_of_unknown_size_are_yielded(kind: str) -> None:
     made = DataLoader(OddBatches(kind, length=3), collate_fn=lambda _: odd_batch(kind))
@@ -338,14 +339,17 @@ def test_the_end_of_a_pause_by_the_clock_is_told_inline_too() -> None:
     made = DataLoader(Samples(length=3))
     iterator = iter(made)
     next(iterator)
+    made.pause()
+    rest = InThread(lambda: next(iterator))
+    until(lambda: made.stats().times.paused_us)
     made.pause(resume_after=0.05)
-    next(iterator)
+    rest.result()
     told = [event for event in made._penstock.ledger.take_events() if isinstance(event, CommandEvent)]
     assert [(event.action, event.state, event.by) for event in told] == [
-        ("pause", "applied", "local"), ("resume", "applied", "timer"),
+        ("pause", "applied", "local"), ("pause", "applied", "local"), ("resume", "applied", "timer"),
     ]  # fmt: skip
-    assert told[1].at_batch == 1
-    assert made.stats().times.paused_us >= 40_000
+    assert told[2].at_batch == 1
+    assert made.stats().times.paused_us >= 50_000
 
 
 def test_the_time_in_which_a_worker_comes_up_is_idle_time() -> None:
@@ -366,9 +370,8 @@ def test_times_go_on_while_a_sample_is_made() -> None:
     before = until(lambda: (s := made.stats()).workers[0].state == "fetching" and s).workers[0]
     time.sleep(0.1)
     after = made.stats().workers[0]
-    longer_us = 1000 * (after.state_ms - before.state_ms)
-    assert longer_us >= 90_000
-    assert after.fetch_us - before.fetch_us == pytest.approx(longer_us, abs=2000)
+    assert after.state_ms - before.state_ms >= 99, "in whole ms"
+    assert after.fetch_us - before.fetch_us >= 100_000
     dataset.open()
     list(iterator)
     made.close()
@@ -389,7 +392,6 @@ def test_the_time_of_a_failed_batch_was_spent_in_the_dataset() -> None:
             next(iterator)
     worker = made.stats().workers[0]
     assert worker.fetch_us >= 4 * 50_000
-    assert worker.idle_ms <= 0.5 * worker.fetch_us / 1000 + 500
     (spans,) = (event for event in made._penstock.ledger.take_events() if isinstance(event, Spans))
     for span in spans.spans:
         assert (span.fetched_us, span.collated_us) == (-1, -1), "not come to"

@@ -10,13 +10,11 @@ import pytest
 from penstock.telemetry import connection
 
 from tests.loader.telemetry.conftest import Publish
-from tests.loader.telemetry.servers import PATIENCE, GoodServer, Wire, until
+from tests.loader.telemetry.servers import GoodServer, Wire, until
 from tests.loader.telemetry.sources import CountingSource
+from tests.patience import PATIENCE
 
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 
 
 @pytest.fixture(scope="module")

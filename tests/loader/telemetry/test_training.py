@@ -26,7 +26,7 @@ from tests.loader.telemetry.misbehaviours import (
 )
 from tests.loader.telemetry.servers import GoodServer, until
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("nothing_left_behind")]
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 MISBEHAVIOURS = [
     answers_403,

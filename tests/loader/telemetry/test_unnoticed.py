@@ -18,7 +18,7 @@ from tests.loader.support import DataLoader, Samples
 from tests.loader.telemetry.datasets import Unhurried
 from tests.loader.telemetry.servers import GoodServer, until
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("nothing_left_behind")]
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 class Buckets:

@@ -22,9 +22,8 @@ from penstock.telemetry.watching import WatchedEpoch, watch
 from torch.utils.data import Dataset, IterableDataset
 
 from tests.loader.support import ROOT, Samples, Stream
-from tests.loader.telemetry.servers import PATIENCE, GoodServer, until
-
-pytestmark = pytest.mark.timeout(90)
+from tests.loader.telemetry.servers import GoodServer, until
+from tests.patience import PATIENCE
 
 Torch = torch.utils.data.DataLoader
 
@@ -40,7 +39,7 @@ class FirstIsSlow(Dataset[Any]):
 
     def __getitem__(self, index: int) -> int:
         if index == 4:
-            self.gate.wait(20)
+            self.gate.wait(PATIENCE)
         return index
 
 
@@ -263,7 +262,7 @@ def test_a_look_into_a_loader_amidst_an_epoch_is_another_epoch(workers: int) -> 
     assert (stats.state, stats.batch) == ("finished", 30)
     times = stats.times
     total = sum(getattr(times, name) for name in times.__struct_fields__)
-    assert times.compute_us >= 30 * 5000 and 0.9 * wall - 50_000 <= total <= wall
+    assert 30 * 5000 <= times.compute_us <= total <= wall
     time.sleep(0.05)
     assert source.snapshot(0).times == times, "the clock stands still"
 
