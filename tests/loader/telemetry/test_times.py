@@ -187,9 +187,9 @@ def test_before_the_first_batch_it_is_startup() -> None:
 def test_a_slow_pin_stage_is_pin_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     real = PinStage._pin
 
-    def slow(stage: PinStage, finished: Any) -> None:
+    def slow(stage: PinStage, finished: Any) -> int | None:
         time.sleep(0.03)
-        real(stage, finished)
+        return real(stage, finished)
 
     monkeypatch.setattr(PinStage, "_pin", slow)
     made = DataLoader(Samples(length=20), num_workers=2, pin_memory=True)
