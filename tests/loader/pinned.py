@@ -463,6 +463,11 @@ def errors(workers: str) -> None:
             assert told[1][1] == f"Caught {kind} in pin memory thread for device 1.", told
 
 
+def assert_slots_come_back(loader: Any) -> None:
+    """No more are in use than batches can be on their way: two a worker, and one that was just taken."""
+    wait_until(lambda: loader.stats().queues.slots_used <= 5, "slots of batches that failed")
+
+
 class Quitting(Failing):
     def pin_memory(self) -> Any:
         if self.kind == "SystemExit":
@@ -476,14 +481,16 @@ def quit_pinning(samples: list[int]) -> Any:
 
 def endings() -> None:
     """Not even what ends a thread ends the pin thread: training would wait for ever."""
-    iterator = iter(DataLoader(range(40), num_workers=2, collate_fn=quit_pinning, pin_memory=True))
-    for number in range(40):  # more than there are slots: those of failed batches come back
+    made = DataLoader(range(40), num_workers=2, prefetch_factor=2, collate_fn=quit_pinning, pin_memory=True)
+    iterator = iter(made)
+    for number in range(40):
         try:
             next(iterator)
         except BaseException as error:
             assert type(error) is (SystemExit if number % 2 else KeyboardInterrupt), error
             assert "in pin memory thread" in str(error)
             assert "enough" in str(error)
+        assert_slots_come_back(made)
     assert next(iterator, None) is None
 
 
@@ -497,7 +504,7 @@ def device_lost() -> None:
         real(device)
 
     torch.accelerator.set_device_index = lost
-    made = DataLoader(Full(30), num_workers=2, pin_memory=True)
+    made = DataLoader(Full(30), num_workers=2, prefetch_factor=2, pin_memory=True)
     iterator = iter(made)
     for _ in range(30):
         try:
@@ -507,6 +514,7 @@ def device_lost() -> None:
             assert "device 0 has fallen off the bus" in str(error)
         else:
             raise AssertionError("it was pinned for a device that is not there")
+        assert_slots_come_back(made)
     assert made.stats().pin.batches == made.stats().pin.bytes == 0
 
 
