@@ -23,9 +23,11 @@ from .pool.delivery import Decoded, dispose, facts, unpack, worker_of
 from .pool.epoch import Epoch
 from .pool.memory import HAS_MLOCK
 from .pool.signals import emptied
+from .pool.tasks import Batch
 from .pool.window import Finished
 from .protocol import PinMode
 from .telemetry.ledger import PinTally
+from .telemetry.sizes import MOST_PARTS
 
 
 def choose_mode(pin_memory: bool, pin_memory_device: str, *, slots: bool = True) -> PinMode:
@@ -66,44 +68,92 @@ def choose_mode(pin_memory: bool, pin_memory_device: str, *, slots: bool = True)
     return "accelerator"
 
 
-def pin(data: Any) -> Any:
-    """Copy every tensor in `data` to pinned memory and keep the structure."""
-    if hasattr(data, "pin_memory"):  # tensors, and batch types of the user's own
-        return data.pin_memory()
-    if isinstance(data, str | bytes):
+def pin(data: Any) -> tuple[Any, int]:
+    """Copy every tensor in `data` to pinned memory and keep the structure; also the bytes of all that was pinned."""
+    pinning = _Pinning()
+    return pinning.pin(data), pinning.nbytes
+
+
+class _Pinning:
+    """One batch on its way to pinned memory. Every container is treated as torch's `pin_memory` treats it."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def pin(self, data: Any) -> Any:
+        if hasattr(data, "pin_memory"):  # tensors, and batch types of the user's own
+            pinned = data.pin_memory()
+            plain = type(data) is torch.Tensor and data.layout is torch.strided
+            self.nbytes += data.nbytes if plain else _pinned_bytes(pinned)
+            return pinned
+        if isinstance(data, str | bytes):
+            return data
+        if isinstance(data, Mapping):
+            return self._pin_mapping(data)
+        if isinstance(data, tuple):
+            parts = [self.pin(part) for part in data]
+            return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+        if isinstance(data, Sequence):
+            return self._pin_sequence(data)
         return data
-    if isinstance(data, Mapping):
-        return _pin_mapping(data)
-    if isinstance(data, tuple):
-        parts = [pin(part) for part in data]
-        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-    if isinstance(data, Sequence):
-        return _pin_sequence(data)
-    return data
+
+    def _pin_mapping(self, data: Any) -> Any:
+        pinned = {key: self.pin(value) for key, value in data.items()}
+        try:
+            if isinstance(data, MutableMapping):
+                clone = copy.copy(data)
+                clone.update(pinned)
+                return clone
+            return type(data)(pinned)
+        except TypeError:
+            return pinned
+
+    def _pin_sequence(self, data: Any) -> Any:
+        pinned = [self.pin(value) for value in data]
+        try:
+            if isinstance(data, MutableSequence):
+                clone = copy.copy(data)
+                for place, value in enumerate(pinned):  # not all take a slice
+                    clone[place] = value
+                return clone
+            return type(data)(pinned)
+        except TypeError:
+            return pinned
 
 
-def _pin_mapping(data: Any) -> Any:
-    pinned = {key: pin(value) for key, value in data.items()}
+def _pinned_bytes(pinned: Any) -> int:
+    """Bytes of the pinned tensors in what `pin_memory()` of a user's type gave, as far as they can be found: in lists,
+    tuples, dicts, and attributes of types that have such a method."""
+    size, parts, seen = 0, [pinned], set[int]()
     try:
-        if isinstance(data, MutableMapping):
-            clone = copy.copy(data)
-            clone.update(pinned)
-            return clone
-        return type(data)(pinned)
-    except TypeError:
-        return pinned
+        while parts and len(seen) < MOST_PARTS:
+            part = parts.pop()
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if isinstance(part, torch.Tensor):
+                size += _tensor_bytes(part) if part.is_pinned() else 0
+            elif isinstance(part, dict):
+                parts.extend(part.values())
+            elif isinstance(part, list | tuple):
+                parts.extend(part[:MOST_PARTS])
+            elif hasattr(part, "pin_memory"):
+                parts.extend(vars(part).values())
+    except Exception:  # it is pinned: that it cannot be measured is no reason to fail
+        return size
+    return size
 
 
-def _pin_sequence(data: Any) -> Any:
-    pinned = [pin(value) for value in data]
-    try:
-        if isinstance(data, MutableSequence):
-            clone = copy.copy(data)
-            clone[:] = pinned
-            return clone
-        return type(data)(pinned)
-    except TypeError:
-        return pinned
+def _tensor_bytes(tensor: torch.Tensor) -> int:
+    """Of a sparse tensor: its values and their places."""
+    layout = tensor.layout
+    if layout is torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    if layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices().nbytes + tensor.col_indices().nbytes + tensor.values().nbytes
+    if layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices().nbytes + tensor.row_indices().nbytes + tensor.values().nbytes
+    return tensor.nbytes
 
 
 class PinStage:
@@ -116,6 +166,9 @@ class PinStage:
         """The limits have allowed it at least once."""
         self._queue: queue.SimpleQueue[tuple[Epoch, Finished] | None] = queue.SimpleQueue()
         self._device = torch.accelerator.current_device_index() if mode == "accelerator" else -1
+        self._where = f"in pin memory thread for device {self._device}"
+        self._unusable: Failure | None = None
+        """Why nothing can be pinned for that device."""
         self._over = threading.Event()
         """The thread is at its end; see point 6 of the conductor's argument."""
         self.thread = threading.Thread(target=self._run, name="loader-pin", daemon=True)
@@ -143,7 +196,7 @@ class PinStage:
     def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread: the copy should not take all cores
         if self.mode == "accelerator":
-            torch.accelerator.set_device_index(self._device)
+            self._choose_device()
         while (item := self._queue.get()) is not None:
             epoch, finished = item
             del item
@@ -151,8 +204,9 @@ class PinStage:
                 dispose(finished)
             else:
                 start = time.monotonic_ns()
-                self._pin(finished)
-                self._tally.add(finished.nbytes, time.monotonic_ns() - start)
+                nbytes = self._pin(finished)
+                if nbytes is not None:
+                    self._tally.add(nbytes, time.monotonic_ns() - start)
                 epoch.ready.append(finished)
                 if epoch.abandoned:  # since it was looked at, and emptied
                     for left in emptied(epoch.ready):
@@ -161,18 +215,38 @@ class PinStage:
             epoch.signal.set()
             del epoch, finished
 
-    def _pin(self, finished: Finished) -> None:
+    def _choose_device(self) -> None:
+        """Pin for the device that training uses. If there is no using it, every batch says so: training waits."""
+        try:
+            torch.accelerator.set_device_index(self._device)
+        except Exception as error:
+            self._unusable = Failure.capture(error, self._where)
+
+    def _pin(self, finished: Finished) -> int | None:
+        """Pin a batch. Returns the bytes that are pinned now; None: there is no batch, because something failed."""
         batch, worker = facts(finished), worker_of(finished)
         if batch is None or batch.encoded is None:
-            return
+            return None
         if self.mode == "accelerator":
-            try:
-                finished.result = Decoded(pin(unpack(finished, 0)), batch)
-                finished.lease = None
-            except Exception as error:
-                failure = Failure.capture(error, f"in pin memory thread for device {self._device}")
-                finished.result = Decoded(None, batch, failure)
-        elif self.mode == "mlock" and worker is not None and batch.encoded.slot >= 0:
-            if worker.slots.mapping(batch.encoded.slot).lock():
-                self._locked = True
-            self._tally.mode = "mlock" if self._locked else "none"
+            return self._copy(finished, batch)
+        slot = batch.encoded.slot
+        if worker is None or slot < 0:
+            return 0
+        locked = worker.slots.mapping(slot).lock()
+        self._locked = self._locked or locked
+        self._tally.mode = "mlock" if self._locked else "none"
+        return batch.encoded.nbytes if locked else 0
+
+    def _copy(self, finished: Finished, batch: Batch) -> int | None:
+        if self._unusable is not None:
+            dispose(finished)
+            finished.result = Decoded(None, batch, self._unusable)
+            return None
+        try:
+            value, nbytes = pin(unpack(finished, 0))
+            finished.lease = None
+        except BaseException as error:  # whatever it is, it must not end this thread: training waits for it
+            finished.result = Decoded(None, batch, Failure.capture(error, self._where))
+            return None
+        finished.result = Decoded(value, batch)
+        return nbytes

@@ -156,8 +156,9 @@ class Worker(Struct, frozen=True, array_like=True):
 class PinStage(Struct, frozen=True, array_like=True):
     mode: PinMode = "off"
     batches: Count = 0
+    """Batches that passed the stage."""
     bytes: Count = 0
-    """Bytes that passed the stage."""
+    """Bytes of the tensors in them that were pinned; in mode mlock, of what lies in slots that are page-locked."""
     us: Count = 0
     """Time spent in it."""
 

@@ -28,6 +28,18 @@ def _throughput(workload: str, workers: int, batches: int, target: float | None 
     )
 
 
+def _pinned(workload: str, workers: int, batches: int) -> Case:
+    return Case(
+        name=f"pinned/{workers}",
+        group="pinned",
+        variants=BOTH,
+        baseline="torch",
+        measure=Measure("throughput", "measure", workload=workload, workers=workers, batches=batches, pinned=True),
+        figures=(Figure("batches_per_s", "batches/s"),),
+        timeout=300,  # the first round may have to build the test accelerator
+    )
+
+
 def _memory(workload: str, batches: int, keep: bool) -> Case:
     return Case(
         name=f"memory/{'list' if keep else workload}",
@@ -70,6 +82,8 @@ _cases = (
     _throughput("dict20", 2, 150, target=6),
     _throughput("big", 1, 50),
     _throughput("big", 2, 60, target=5),
+    _pinned("big", 1, 50),
+    _pinned("big", 2, 60),
     # Longer than the rest: while an epoch's last slow sample is loaded the other workers have nothing left to
     # do, which is no loader's fault and must not weigh in the share of the ideal.
     _throughput("skew", 4, 800, target=2.2),

@@ -180,3 +180,56 @@ def test_a_training_without_workers_has_samples_and_a_timeline(signed_in: Open, 
     expect(page.get_by_test_id("verdict")).to_contain_text("Finished.")
     assert timeline.evaluate(PAINTED) > 8, "what was is still to be seen"
     assert not broken
+
+
+PINNED = """
+import os, threading, time
+import torch
+from penstock import DataLoader
+from tests import accelerator
+
+class Batch:
+    def __init__(self, samples):
+        self.data = torch.stack(samples)
+
+    def pin_memory(self):
+        time.sleep(0.02)  # as a large batch would take
+        self.data = self.data.pin_memory()
+        return self
+
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64_000
+    def __getitem__(self, index):
+        return torch.full((3, 64, 64), float(index))
+
+accelerator.install()
+ending = threading.Event()
+threading.Thread(target=lambda: (os.read(0, 64), ending.set()), daemon=True).start()
+train = DataLoader(Images(), batch_size=4, num_workers=WORKERS, collate_fn=Batch, pin_memory=True, name="train")
+for batch in train:
+    assert batch.data.is_pinned()
+    if ending.is_set():
+        break
+train.close()
+"""
+
+
+@pytest.mark.timeout(300)  # the first to use the test accelerator builds it
+@pytest.mark.usefixtures("test_accelerator")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pin_throughput_and_pin_wait_are_shown(signed_in: Open, page: Page, training: Start, workers: int) -> None:
+    process = training(PINNED.replace("WORKERS", str(workers)))
+    signed_in()
+    page.locator(f"[data-loader='{LOADER}']").click(timeout=40_000)
+    stage = page.locator("[data-stage='pin']")
+    expect(stage).to_contain_text(re.compile(r"B/s, pinned copy"))
+    expect(page.get_by_test_id("stage-pin")).to_have_text(re.compile(r"[1-9]"))
+    expect(stage).to_contain_text(re.compile(r"[1-9][\d.,]* ms a batch"))
+    expect(page.locator("[data-share='pin_wait']")).to_have_text(re.compile(r"[1-9]\d* %"))
+    expect(page.get_by_test_id("verdict")).to_contain_text("pinning is the limit")
+    assert process.stdin is not None
+    process.stdin.write("end\n")
+    process.stdin.flush()
+    assert process.wait(30) == 0
+    expect(page.get_by_test_id("verdict")).to_contain_text("Finished.")

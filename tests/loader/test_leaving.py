@@ -105,12 +105,13 @@ def test_a_pool_collected_in_its_own_pin_thread_ends(monkeypatch: pytest.MonkeyP
     collected = threading.Event()
     real = PinStage._pin
 
-    def pin_and_collect(stage: PinStage, finished: Any) -> None:
-        real(stage, finished)
+    def pin_and_collect(stage: PinStage, finished: Any) -> int | None:
+        nbytes = real(stage, finished)
         if dropped.is_set():
             gc.collect()
             collected.set()
         time.sleep(0.01)
+        return nbytes
 
     dropped = threading.Event()
     monkeypatch.setattr(PinStage, "_pin", pin_and_collect)

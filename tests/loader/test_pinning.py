@@ -60,7 +60,8 @@ def test_structure_is_preserved() -> None:
         "tuple": (Custom(5), 6, None),
         "number": 7,
     }
-    pinned = pin(data)
+    pinned, nbytes = pin(data)
+    assert nbytes == 0, "there is no tensor in it"
     assert list(pinned) == list(data)
     assert type(pinned["pair"]) is Pair
     assert pinned["pair"].left.pinned

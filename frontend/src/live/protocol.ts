@@ -253,8 +253,9 @@ export function decodeStalls(wire: StallsWire): Stalls {
 
 export interface PinStage {
   mode: "accelerator" | "mlock" | "none" | "off";
+  /** Batches that passed the stage. */
   batches: number;
-  /** Bytes that passed the stage. */
+  /** Bytes of the tensors in them that were pinned; in mode mlock, of what lies in slots that are page-locked. */
   bytes: number;
   /** Time spent in it. */
   us: number;

@@ -123,8 +123,8 @@ class InlineIterator(EpochIterator):
     def _pin(self, data: Any) -> Any:
         collated = time.monotonic_ns()
         self.ledger.times.change(collated, Cause.PIN_WAIT)
-        data = pin(data)
-        self.ledger.pin.add(measure(data)[1], time.monotonic_ns() - collated)
+        data, nbytes = pin(data)
+        self.ledger.pin.add(nbytes, time.monotonic_ns() - collated)
         return data
 
     def close_epoch(self, what: Literal["ended", "abandoned", "failed"], reason: str = "") -> None:

@@ -15,6 +15,7 @@ def open(plan: Plan) -> Iterable[Any]:
         plan.dataset,
         batch_size=plan.batch_size,
         num_workers=plan.workers,
+        pin_memory=plan.pin_memory,
         multiprocessing_context=plan.start_method,
         persistent_workers=plan.persistent,
         monitor=False,

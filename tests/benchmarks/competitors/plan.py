@@ -16,3 +16,5 @@ class Plan:
     """None: the platform's default."""
     persistent: bool = True
     """Workers may outlive an epoch."""
+    pin_memory: bool = False
+    """Batches come pinned."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from tests import accelerator
 from tests.benchmarks.case import Measures
 from tests.benchmarks.competitors import COMPETITORS
 from tests.benchmarks.competitors.plan import Plan
@@ -17,10 +18,13 @@ LEAST_SECONDS = 1.0
 """Epochs are repeated until they took so long together: one epoch of a fast loader is too short to time."""
 
 
-def measure(variant: str, quick: bool, *, workload: str, workers: int, batches: int) -> Measures:
+def measure(variant: str, quick: bool, *, workload: str, workers: int, batches: int, pinned: bool = False) -> Measures:
+    """`pinned`: to pinned memory of the test accelerator, so that it can be measured without a GPU."""
+    if pinned:
+        accelerator.install()
     spec, competitor = WORKLOADS[workload], COMPETITORS[variant]
     dataset = spec.dataset(spec.batch_size * 4 * workers)
-    loader = competitor.opener().open(Plan(dataset, spec.batch_size, workers))
+    loader = competitor.opener().open(Plan(dataset, spec.batch_size, workers, pin_memory=pinned))
     first_batch = warm_up(loader, spec, dataset)
 
     dataset.length = spec.batch_size * (max(batches // 4, 2 * workers) if quick else batches)

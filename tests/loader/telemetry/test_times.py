@@ -272,10 +272,10 @@ def test_a_slow_pin_stage_is_pin_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     real = PinStage._pin
     go_on = threading.Event()
 
-    def slow(stage: PinStage, finished: Any) -> None:
+    def slow(stage: PinStage, finished: Any) -> int | None:
         if finished.task.batch == 3:
             go_on.wait(PATIENCE)
-        real(stage, finished)
+        return real(stage, finished)
 
     monkeypatch.setattr(PinStage, "_pin", slow)
     made = DataLoader(Samples(length=20), num_workers=2, pin_memory=True)
