@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 
 import pytest
-from penstock import dataloader
+from penstock import engine
 
 from tests.loader.support import Script, Scripts, Template, descendants, described, open_descriptors
 from tests.patience import PATIENCE
@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """`resize()`, `pause()` and `resume()` wait for their outcome, however long a busy machine takes."""
-    monkeypatch.setattr(dataloader, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(engine, "PATIENCE", PATIENCE)
 
 
 @pytest.fixture
