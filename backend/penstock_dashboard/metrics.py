@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 LOADER = ("run", "rank", "loader")
-TIMES = ("compute", "starvation", "reorder_stall", "pin_wait", "paused", "startup")
+TIMES = ("compute", "starvation", "reorder_stall", "pin_wait", "paused", "startup", "sampler")
 QUEUES = ("index", "in_flight", "reorder", "pin", "data")
 PHASES = ("fetch", "collate", "send", "idle")
 

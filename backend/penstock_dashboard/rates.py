@@ -75,6 +75,7 @@ class Meter:
                 t.pin_wait_us,
                 t.paused_us,
                 t.startup_us,
+                t.sampler_us,
             ),
             pin_bytes=snapshot.pin.bytes,
             busy_us=self._busy_us,
@@ -88,7 +89,7 @@ def between(before: Totals, after: Totals, snapshot: Snapshot) -> Rates:
     spent = [max(0, now - then) for now, then in zip(after.times, before.times, strict=True)]
     whole = sum(spent)
     share = 1.0 / whole if whole else 0.0
-    compute, starvation, reorder_stall, pin_wait, paused, startup = (part * share for part in spent)
+    compute, starvation, reorder_stall, pin_wait, paused, startup, sampler = (part * share for part in spent)
     queues = snapshot.queues
     alive = [worker for worker in snapshot.workers if worker.state != "dead"]
     return Rates(
@@ -111,6 +112,7 @@ def between(before: Totals, after: Totals, snapshot: Snapshot) -> Rates:
         slots_bytes=float(queues.slots_bytes),
         finished_bytes=float(queues.finished_bytes),
         workers=float(len(alive)),
+        sampler=sampler,
     )
 
 

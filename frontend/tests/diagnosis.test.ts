@@ -5,7 +5,7 @@ import { config, rates, snapshot, stall, worker } from "./builders";
 
 function shares(some: Partial<Shares>): Shares {
   const rest = 1 - Object.values(some).reduce((sum, share) => sum + share, 0);
-  return { compute: rest, starvation: 0, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0, ...some };
+  return { compute: rest, starvation: 0, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0, sampler: 0, ...some };
 }
 
 function evidence(some: Partial<Evidence> = {}): Evidence {

@@ -13,7 +13,7 @@ interface Case {
 }
 
 const CASES = table as unknown as Case[];
-const COMPUTING = { compute: 1, starvation: 0, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0 };
+const COMPUTING = { compute: 1, starvation: 0, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0, sampler: 0 };
 
 function evidence(some: Case["evidence"]): Evidence {
   const { workers, epoch_times, ...rest } = some.snapshot ?? {};

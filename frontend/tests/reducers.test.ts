@@ -158,8 +158,8 @@ describe("clocks", () => {
 
 describe("shares", () => {
   it("count waiting without pauses", () => {
-    const shares = { compute: 0.4, starvation: 0.1, reorder_stall: 0, pin_wait: 0, paused: 0.5, startup: 0 };
+    const shares = { compute: 0.4, starvation: 0.1, reorder_stall: 0, pin_wait: 0, paused: 0.5, startup: 0, sampler: 0 };
     expect(waitingShare(shares)).toBeCloseTo(0.2);
-    expect(normalised({ compute: 0, starvation: 0, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0 })).toBeNull();
+    expect(normalised({ compute: 0, starvation: 0, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0, sampler: 0 })).toBeNull();
   });
 });

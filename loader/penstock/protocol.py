@@ -484,7 +484,7 @@ class Rates(Struct, frozen=True, array_like=True):
     samples: float = 0.0
     bytes: float = 0.0
     compute: float = 0.0
-    """Shares of the time, 0 to 1; the six add up to 1 while an epoch is under way."""
+    """Shares of the time, 0 to 1; with `sampler` below they add up to 1 while an epoch is under way."""
     starvation: float = 0.0
     reorder_stall: float = 0.0
     pin_wait: float = 0.0
@@ -505,6 +505,8 @@ class Rates(Struct, frozen=True, array_like=True):
     finished_bytes: float = 0.0
     workers: float = 0.0
     """Workers alive."""
+    sampler: float = 0.0
+    """Share of the time, 0 to 1, in which the training thread drew from the sampler."""
 
 
 class LoaderRow(Struct, frozen=True):

@@ -19,10 +19,10 @@ def test_rates_are_differences_over_the_loaders_own_clock() -> None:
     assert rates.workers == 2
 
 
-def test_the_six_shares_add_up_to_one() -> None:
+def test_the_shares_add_up_to_one() -> None:
     meter = Meter()
     meter.take(make_snapshot(0, at=1.0, times=Times()))
-    rates = meter.take(make_snapshot(1, at=2.0, times=Times(1, 2, 3, 4, 5, 5)))
+    rates = meter.take(make_snapshot(1, at=2.0, times=Times(1, 2, 3, 3, 4, 5, 2)))
     shares = (
         rates.compute,
         rates.starvation,
@@ -30,6 +30,7 @@ def test_the_six_shares_add_up_to_one() -> None:
         rates.pin_wait,
         rates.paused,
         rates.startup,
+        rates.sampler,
     )
     assert sum(shares) == pytest.approx(1.0)
     assert rates.startup == pytest.approx(0.25)

@@ -21,6 +21,7 @@ PALETTE = {
     "pin_wait": "34",
     "paused": "90",
     "startup": "33",
+    "sampler": "36",
 }
 """Style → SGR parameters. Only the sixteen colours that every theme has chosen with its background in mind."""
 MONOCHROME = {"bold": "1", "chosen": "7"}

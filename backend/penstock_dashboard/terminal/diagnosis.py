@@ -145,7 +145,7 @@ def _because(sentence: str, advice: str, limit: Stage) -> Diagnosis:
 
 
 def _cause(evidence: Evidence, shares: Shares) -> Diagnosis:
-    main = max(("starvation", "reorder_stall", "pin_wait", "startup"), key=lambda kind: shares[kind])
+    main = max(("starvation", "reorder_stall", "pin_wait", "startup", "sampler"), key=lambda kind: shares[kind])
     config, workers = evidence.config, alive(evidence.snapshot)
     if main in ("reorder_stall", "pin_wait") and workers and evidence.rates.busy / workers >= NEVER_IDLE:
         sentence = f"{_all(workers)} busy all the time: the workers are the limit."
@@ -163,6 +163,12 @@ def _cause(evidence: Evidence, shares: Shares) -> Diagnosis:
             "Batches are finished but not through the pin stage: pinning is the limit.",
             "Smaller batches or cheaper types (uint8 instead of float32) would help; more workers would not.",
             "pin",
+        )
+    if main == "sampler":
+        return _because(
+            "Training waits for the sampler, which runs in its own thread: the sampler is the limit.",
+            "A sampler that costs less for an index would help; more workers would not.",
+            "sampler",
         )
     return _because(
         "Most of the waiting is for an epoch's first batch.",

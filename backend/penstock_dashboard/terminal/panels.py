@@ -21,6 +21,7 @@ GLYPHS = {
     "pin_wait": "=",
     "paused": ".",
     "startup": "+",
+    "sampler": "*",
 }
 """Without colours the kinds of time are told apart by these."""
 STAGES: dict[Stage, tuple[str, str]] = {

@@ -1,4 +1,4 @@
-"""Where the training thread's time goes: the six kinds, and what part of it is waiting for data."""
+"""Where the training thread's time goes: the kinds of time, and what part of it is waiting for data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("pin_wait", "pin wait"),
     ("paused", "paused"),
     ("startup", "startup"),
+    ("sampler", "sampler"),
 )
 """Field of Rates and word, in the order in which they are always shown."""
 
@@ -37,5 +38,6 @@ def of_times(times: Times) -> Shares | None:
 def waiting(shares: Shares) -> float:
     """Share of the time in which training waits for data; a pause is not the data's fault."""
     waits = shares["starvation"] + shares["reorder_stall"] + shares["pin_wait"] + shares["startup"]
+    waits += shares["sampler"]
     active = waits + shares["compute"]
     return waits / active if active > 0 else 0.0

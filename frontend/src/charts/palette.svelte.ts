@@ -13,6 +13,7 @@ const NAMES = [
   "pin_wait",
   "paused",
   "startup",
+  "sampler",
   "fetch",
   "collate",
   "send",

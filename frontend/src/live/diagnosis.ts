@@ -142,11 +142,11 @@ interface Cause {
 
 function causeOf(evidence: Evidence): Cause {
   const shares = evidence.shares as Shares;
-  const kinds = ["starvation", "reorder_stall", "pin_wait", "startup"] as const;
+  const kinds = ["starvation", "reorder_stall", "pin_wait", "startup", "sampler"] as const;
   const main = kinds.reduce((worst, kind) => (shares[kind] > shares[worst] ? kind : worst));
   const { snapshot, rates, config } = evidence;
   const workers = alive(snapshot);
-  if (main !== "startup" && main !== "starvation" && workers > 0 && rates.busy / workers >= NEVER_IDLE) {
+  if ((main === "reorder_stall" || main === "pin_wait") && workers > 0 && rates.busy / workers >= NEVER_IDLE) {
     return {
       sentence: `${all(workers)} busy all the time: the workers are the limit.`,
       advice: enoughWorkers(rates, shares, workers, config),
@@ -167,6 +167,12 @@ function causeOf(evidence: Evidence): Cause {
         sentence: "Batches are finished but not through the pin stage: pinning is the limit.",
         advice: "Smaller batches or cheaper types (uint8 instead of float32) would help; more workers would not.",
         limit: "pin",
+      };
+    case "sampler":
+      return {
+        sentence: "Training waits for the sampler, which runs in its own thread: the sampler is the limit.",
+        advice: "A sampler that costs less for an index would help; more workers would not.",
+        limit: "sampler",
       };
     case "startup":
       return {

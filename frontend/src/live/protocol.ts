@@ -182,11 +182,11 @@ export function decodeQueues(wire: QueuesWire): Queues {
   };
 }
 
-/** Where the training thread's time went; the six add up to the wall clock since the first `next()`. */
+/** Where the training thread's time went: all of it since the first `next()`, and samplers in `iter()` before. */
 export interface Times {
   /** Between two calls of `next()`: the time is training's own. */
   compute_us: number;
-  /** In `next()`, and no batch at all was finished; and what `next()` takes itself, the sampler included. */
+  /** In `next()`, and no batch at all was finished; and what `next()` takes itself. */
   starvation_us: number;
   /** In `next()`, and a later batch was finished but the next one was not. */
   reorder_stall_us: number;
@@ -196,6 +196,8 @@ export interface Times {
   paused_us: number;
   /** In `next()`, before the epoch's first batch was finished. */
   startup_us: number;
+  /** In `next()` or `iter()`, while the sampler was drawn from. */
+  sampler_us: number;
 }
 
 export type TimesWire = [
@@ -205,6 +207,7 @@ export type TimesWire = [
   pin_wait_us?: number,
   paused_us?: number,
   startup_us?: number,
+  sampler_us?: number,
 ];
 
 export const TimesFields = [
@@ -214,6 +217,7 @@ export const TimesFields = [
   "pin_wait_us",
   "paused_us",
   "startup_us",
+  "sampler_us",
 ] as const satisfies readonly (keyof Times)[];
 
 export function decodeTimes(wire: TimesWire): Times {
@@ -224,6 +228,7 @@ export function decodeTimes(wire: TimesWire): Times {
     pin_wait_us: wire[3] ?? 0,
     paused_us: wire[4] ?? 0,
     startup_us: wire[5] ?? 0,
+    sampler_us: wire[6] ?? 0,
   };
 }
 
@@ -650,7 +655,7 @@ export interface Rates {
   batches: number;
   samples: number;
   bytes: number;
-  /** Shares of the time, 0 to 1; the six add up to 1 while an epoch is under way. */
+  /** Shares of the time, 0 to 1; with `sampler` below they add up to 1 while an epoch is under way. */
   compute: number;
   starvation: number;
   reorder_stall: number;
@@ -672,6 +677,8 @@ export interface Rates {
   finished_bytes: number;
   /** Workers alive. */
   workers: number;
+  /** Share of the time, 0 to 1, in which the training thread drew from the sampler. */
+  sampler: number;
 }
 
 export type RatesWire = [
@@ -694,6 +701,7 @@ export type RatesWire = [
   slots_bytes?: number,
   finished_bytes?: number,
   workers?: number,
+  sampler?: number,
 ];
 
 export const RatesFields = [
@@ -716,6 +724,7 @@ export const RatesFields = [
   "slots_bytes",
   "finished_bytes",
   "workers",
+  "sampler",
 ] as const satisfies readonly (keyof Rates)[];
 
 export function decodeRates(wire: RatesWire): Rates {
@@ -739,6 +748,7 @@ export function decodeRates(wire: RatesWire): Rates {
     slots_bytes: wire[16] ?? 0.0,
     finished_bytes: wire[17] ?? 0.0,
     workers: wire[18] ?? 0.0,
+    sampler: wire[19] ?? 0.0,
   };
 }
 

@@ -1,7 +1,7 @@
 import { type Times, TimesFields } from "./protocol";
 import type { Track } from "./track";
 
-/** The six kinds of time, in the order in which they are always shown. */
+/** The kinds of time, in the order in which they are always shown. */
 export const KINDS = [
   { key: "compute", label: "Compute", about: "training's own time between two batches" },
   { key: "starvation", label: "Starvation", about: "waiting, and no batch at all is finished" },
@@ -9,6 +9,7 @@ export const KINDS = [
   { key: "pin_wait", label: "Pin wait", about: "waiting for the pin stage" },
   { key: "paused", label: "Paused", about: "waiting because the pool is paused" },
   { key: "startup", label: "Startup", about: "before an epoch's first batch is finished" },
+  { key: "sampler", label: "Sampler", about: "drawing from the sampler, which runs in the training thread" },
 ] as const;
 
 export type Kind = (typeof KINDS)[number]["key"];
@@ -34,7 +35,7 @@ export function sharesOfTrack(track: Track, from: number, to: number): Shares | 
 
 /** Share of the time in which training waits for data; a pause is not the data's fault. */
 export function waitingShare(shares: Shares): number {
-  const waiting = shares.starvation + shares.reorder_stall + shares.pin_wait + shares.startup;
+  const waiting = shares.starvation + shares.reorder_stall + shares.pin_wait + shares.startup + shares.sampler;
   const active = waiting + shares.compute;
   return active > 0 ? waiting / active : 0;
 }

@@ -39,7 +39,7 @@ class Pace:
     def waiting(self) -> float:
         """Share of the time that training waited for data."""
         rates = self.rates
-        return rates.starvation + rates.reorder_stall + rates.pin_wait + rates.startup
+        return rates.starvation + rates.reorder_stall + rates.pin_wait + rates.startup + rates.sampler
 
     def __str__(self) -> str:
         rates, snapshot = self.rates, self.snapshot

@@ -64,6 +64,7 @@ def _shares(times: Times) -> str:
         "pin wait": times.pin_wait_us,
         "paused": times.paused_us,
         "startup": times.startup_us,
+        "sampler": times.sampler_us,
     }
     total = sum(parts.values())
     if not total:
