@@ -11,11 +11,34 @@ that is made of C code), and what is done in Python after that can be done again
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat, starmap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def by_signal_handler(error: BaseException) -> bool:
+    """Did a signal handler raise it, whatever was under way when the signal came?"""
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code(handler: Any) -> object:
+    """The code of a function, of a method, or of an object that can be called."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not hasattr(handler, "__code__"):
+        handler = type(handler).__dict__.get("__call__", handler)
+    return getattr(handler, "__code__", handler)
+
 
 _HEAP_TYPE = 1 << 9
 """Of `type.__flags__`: the class was made at run time, by Python code as a rule."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -256,3 +257,71 @@ def test_an_interrupt_while_the_zygote_is_forked_waits_for_it(monkeypatch: pytes
             iter(made)
     assert len(list(made)) == 6
     made.close()
+
+
+HANDLER_THAT_RAISES = """
+import random, signal, sys
+import torch
+from penstock import DataLoader
+from torch.utils.data import Dataset
+
+class Interrupted(Exception): pass
+
+class Numbers(Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, index): return torch.full((3,), index)
+
+class Own:
+    def __init__(self, listed): self.listed = listed
+    def __len__(self): return 4000
+    def __iter__(self):
+        return iter(list(range(4000))) if self.listed else (index for index in range(4000))
+
+def handler(number, frame):
+    arm()
+    while frame is not None:
+        if frame.f_code.co_name == "__next__" and "penstock" in frame.f_code.co_filename:
+            raise Interrupted
+        frame = frame.f_back
+
+choose = random.Random(3)
+
+def arm():
+    signal.setitimer(signal.ITIMER_REAL, choose.uniform(2e-5, 4e-4))
+
+if __name__ == "__main__":
+    sampler = {"torch's": None, "list": Own(True), "generator": Own(False)}[sys.argv[1]]
+    made = DataLoader(Numbers(), batch_size=4, num_workers=2, sampler=sampler, persistent_workers=sys.argv[2] == "True")
+    seen, interrupts = [], 0
+    iterator = iter(made)
+    signal.signal(signal.SIGALRM, handler)
+    arm()
+    while True:
+        try:
+            for batch in iterator:
+                seen.append(batch[:, 0].tolist())
+            break
+        except Interrupted:
+            interrupts += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert interrupts > 50, interrupts
+    expected = [list(range(at, at + 4)) for at in range(0, 4000, 4)]
+    missing = [batch for batch in expected if batch not in seen]
+    assert not missing, missing
+    assert seen == expected
+    assert made.stats().batches == 1000
+    print("all there")
+"""
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("sampler", ["torch's", "list"])
+def test_a_signal_handler_that_raises_in_next_costs_no_batch(tmp_path: Path, sampler: str, persistent: bool) -> None:
+    script = tmp_path / "interrupted.py"
+    script.write_text(HANDLER_THAT_RAISES)
+    done = subprocess.run(
+        [sys.executable, str(script), sampler, str(persistent)],
+        capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all there\n"

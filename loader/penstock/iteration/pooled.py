@@ -25,6 +25,7 @@ from ..pool.sharding import ShardedWindow
 from ..pool.tasks import Recipe
 from ..pool.window import Finished, Task
 from ..sampling import is_fixed
+from ..taking import by_signal_handler
 from ..telemetry.times import Cause
 from .base import EpochIterator, Place
 from .datapipes import apply_seed, sharding_init
@@ -263,10 +264,8 @@ class PooledIterator(EpochIterator):
             raise_error(failure)
         try:
             return unpack(finished, self._hold_bytes)
-        except Exception:
-            # It may be a signal handler's, and so is tried again; the second time it is the batch's own.
-            finished.tries += 1
-            if finished.tries > 1:
+        except Exception as error:
+            if not by_signal_handler(error):  # else it is tried again
                 self._count()
             raise
 

@@ -346,8 +346,12 @@ def _reduce_exotic(tensor: torch.Tensor) -> Any:
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     """Arrays arrive writable and in this machine's byte order, as after torch's way through a queue."""
-    if not (array.flags.writeable and array.dtype.isnative) and not array.dtype.hasobject:
-        array = array.astype(array.dtype.newbyteorder("="), order="A")
+    dtype = array.dtype
+    foreign = (
+        dtype.byteorder in "<>" and not dtype.isnative
+    )  # a structured type's is "|", and its fields stay as they are
+    if (foreign or not array.flags.writeable) and not dtype.hasobject:
+        array = array.astype(dtype.newbyteorder("=") if foreign else dtype, order="A")
     return array.__reduce_ex__(5)
 
 

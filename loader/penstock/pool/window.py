@@ -51,8 +51,6 @@ class Finished:
     """Id of the worker that made it."""
     lease: Any = None
     """The lease of its slot, until training has the batch."""
-    tries: int = 0
-    """How often training has failed to unpack it."""
 
     def take_result(self) -> Any:
         result, self.result = self.result, None

@@ -13,7 +13,15 @@ from penstock_dashboard.terminal.diagnosis import Diagnosis, Evidence, diagnose
 
 CASES = json.loads((Path(__file__).parents[3] / "frontend" / "tests" / "diagnosis.json").read_text())
 
-COMPUTING = {"compute": 1.0, "starvation": 0.0, "reorder_stall": 0.0, "pin_wait": 0.0, "paused": 0.0, "startup": 0.0, "sampler": 0}
+COMPUTING = {
+    "compute": 1.0,
+    "starvation": 0.0,
+    "reorder_stall": 0.0,
+    "pin_wait": 0.0,
+    "paused": 0.0,
+    "startup": 0.0,
+    "sampler": 0,
+}
 
 
 def evidence(some: dict[str, Any]) -> Evidence:
