@@ -141,7 +141,11 @@ list(DataLoader(Full(1), num_workers=1, pin_memory=True))  # imports what it nee
 if os.getuid() == 0:  # root has no limit
     os.setgid(65534); os.setuid(65534)
 resource.setrlimit(resource.RLIMIT_MEMLOCK, ({limit}, {limit}))
-batches = list(DataLoader(Full(60), num_workers=2, pin_memory=True))
+made = DataLoader(Full(60), num_workers=2, pin_memory=True)
+batches = list(made)
+pin = made.stats().pin
+assert pin.batches == 60
+assert (pin.mode == "mlock") == (pin.bytes > 0) == ({limit} > 0), pin
 assert all((batch == i).all() for i, batch in enumerate(batches))
 locked = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmLck"))
 assert locked << 10 <= {limit}, locked
@@ -155,11 +159,24 @@ print(len(batches))
 @pytest.mark.filterwarnings("ignore:'pin_memory'")
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is present")
 def test_slots_are_locked() -> None:
-    iterator: Any = iter(DataLoader(Full(5), num_workers=1, pin_memory=True))
+    made = DataLoader(Full(5), num_workers=1, pin_memory=True)
+    iterator: Any = iter(made)
     batch = next(iterator)
     worker = next(iter(iterator.pool.conductor.roster))
     assert any(mapping.locked for mapping in worker.slots._mappings.values())
     assert (batch == 0).all()
+    del batch
+    assert len(list(iterator)) == 4
+    pin = made.stats().pin
+    assert (pin.mode, pin.batches, pin.bytes) == ("mlock", 5, 5 * 20_000 * 4), "not the message around it"
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory'")
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is present")
+def test_what_comes_through_no_slot_is_not_counted_as_locked() -> None:
+    made = DataLoader(Samples(), num_workers=1, pin_memory=True)
+    assert len(list(made)) == 10
+    assert (made.stats().pin.batches, made.stats().pin.bytes) == (10, 0)
 
 
 class _Slots:
