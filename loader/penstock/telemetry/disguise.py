@@ -1,9 +1,9 @@
 """How something that is watched stays what it was, to all who look at it.
 
 Most objects become, in place, of a subclass made on the spot: `isinstance`, attributes, methods and those who hold it
-already see the same object. Where that is not possible (a list, a generator, a class with slots) or not wise (a class
-that acts when it is subclassed), a stand-in takes its place: attributes, operators and `isinstance` go through to the
-thing. A copy or a pickle of either is of the thing as it was, and is not watched.
+already see the same object. Where that is not possible (a list, a generator, a class with slots) or not wise (a
+metaclass may do anything with a new class), a stand-in takes its place: attributes, operators and `isinstance` go
+through to the thing. A copy or a pickle of either is of the thing as it was, and is not watched.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def disguise_in_place(thing: Any, onlooker: Onlooker) -> bool:
     """Whether the thing itself could be made to tell the onlooker."""
     plain: Any = type(thing)
     attributes = attributes_of(thing)
-    if not (_may_be_subclassed(plain) and isinstance(attributes, dict) and plain.__weakrefoffset__):
+    if type(plain) not in (type, abc.ABCMeta) or not isinstance(attributes, dict) or not plain.__weakrefoffset__:
         return False
     try:
         _CLASS.__set__(thing, _watched(plain))
@@ -92,14 +92,16 @@ def attributes_of(thing: object) -> Any:
         return None
 
 
-def _may_be_subclassed(plain: Any) -> bool:
-    """Nobody notices: no metaclass, and no class above it, acts on new subclasses."""
-    acts = getattr(plain.__init_subclass__, "__func__", None)  # of those written in C there are none
-    generic = getattr(typing.Generic.__init_subclass__, "__func__", None)
-    return type(plain) in (type, abc.ABCMeta) and acts in (None, generic)
-
-
 # -- in place -----------------------------------------------------------------------------------------------
+
+
+class _Nothing:
+    """Laid out as most objects are."""
+
+
+def _hears_of_subclasses(plain: Any) -> bool:
+    hears = getattr(plain.__init_subclass__, "__func__", None)  # of those written in C there are none
+    return hears not in (None, getattr(typing.Generic.__init_subclass__, "__func__", None))
 
 
 @functools.cache
@@ -107,10 +109,12 @@ def _watched(plain: Any) -> Any:
     """A subclass that watches. One base only: else it would be laid out differently, and no object could become one.
     An object that a library makes anew from the class of a watched one has no onlooker, and is as ever.
     """
+    hears = _hears_of_subclasses(plain)
+    base: Any = _Nothing if hears else plain
 
-    class Watched(plain):  # type: ignore[misc]
+    class Watched(base, metaclass=type(plain)):  # type: ignore[misc,metaclass]
         def __iter__(self) -> Any:
-            iterator = super().__iter__() if hasattr(plain, "__iter__") else _by_index(self)
+            iterator = plain.__iter__(self) if hasattr(plain, "__iter__") else _by_index(self)
             onlooker = self.__dict__.get(MARK)
             if onlooker is None:
                 return iterator
@@ -120,8 +124,10 @@ def _watched(plain: Any) -> Any:
             return self
 
         def __reduce_ex__(self, protocol: Any) -> Any:
-            return _of_plain(super().__reduce_ex__(protocol), Watched, plain)
+            return _of_plain(plain.__reduce_ex__(self, protocol), Watched, plain)
 
+    if hears:
+        Watched.__bases__ = (plain,)  # now that it exists, `__init_subclass__` is not called
     if hasattr(plain, "__next__"):
         Watched.__next__ = _next_in_place(plain)
     if hasattr(plain, "__len__"):
