@@ -267,7 +267,7 @@ def test_a_look_into_a_loader_amidst_an_epoch_is_another_epoch(workers: int) -> 
     assert (stats.state, stats.batch) == ("finished", 30)
     times = stats.times
     total = sum(getattr(times, name) for name in times.__struct_fields__)
-    assert times.compute_us >= 30 * 5000 and 0.9 * wall - 50_000 <= total <= wall
+    assert 30 * 5000 <= times.compute_us <= total <= wall
     time.sleep(0.05)
     assert source.snapshot(0).times == times, "the clock stands still"
 

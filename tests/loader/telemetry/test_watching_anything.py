@@ -298,3 +298,18 @@ def test_what_cannot_be_iterated_is_refused(server: GoodServer, thing: Any) -> N
 def test_without_anywhere_to_publish_to_it_is_left_alone() -> None:
     thing = tensors()
     assert watch(thing) is thing and watch(thing, monitor=False) is thing
+
+
+def test_printed_it_says_what_is_unknown(server: GoodServer) -> None:
+    assert list(watch(("text" for _ in range(2)), monitor=server.url)) == ["text"] * 2
+    text = str(with_batches(server, 2))
+    assert "– of – workers" in text and "– samples, – bytes" in text and "queues    –" in text and "memory    –" in text
+    assert "starvation" not in text and "index 0" not in text and "finished 0" not in text
+
+
+def test_printed_workers_of_torch_s_do_not_say_what_only_they_know(server: GoodServer) -> None:
+    iterator = iter(watch(prefetched(1), monitor=server.url, publish_interval=0.02))
+    next(iterator)
+    text = str(until(lambda: next((s for s in server.only.snapshots if s.workers), None)))
+    assert "1 of 1 workers" in text and "memory    –" in text and "µs" not in text.splitlines()[-1]
+    assert text.splitlines()[-1].split()[3] == "–", "the batch it works at"
