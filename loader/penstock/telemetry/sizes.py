@@ -45,6 +45,8 @@ def look_into(batch: Any) -> tuple[int | None, int | None]:
     if there is one, and nothing else that might hold any.
     """
     try:
+        if type(batch) is torch.Tensor:
+            return batch.shape[0] if batch.ndim else None, batch.nbytes
         return _look_into(batch)
     except Exception:  # a sparse or nested tensor, or a type of the user's own
         return None, None

@@ -22,7 +22,7 @@ def watched(server: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PENSTOCK_TOKEN", SECRETS["local"])
     numbers: torch.utils.data.Dataset[int] = list(range(64))  # type: ignore[assignment]
     torch_s = torch.utils.data.DataLoader(numbers, batch_size=2, num_workers=2)
-    iterators = [
+    iterators: list[Iterator[object]] = [
         iter(watch((object() for _ in range(9)), name="any", monitor=server.url, publish_interval=0.05)),
         iter(watch(torch_s, name="torch", monitor=server.url, publish_interval=0.05)),
     ]
