@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from torch.utils.data import get_worker_info
+
 from .address import AnyAddress, resolve
 from .disguise import disguise, is_iterable, onlooker_of
 from .source import check_interval
@@ -115,12 +117,15 @@ class Watch:
         return batch
 
     def told(self, length: int) -> None:
-        self._source.note_length(length)
+        try:
+            self._source.note_length(length)
+        except Exception:
+            self._source.give_up()
 
     def _publishes(self) -> bool:
         """Are batches counted here? The first call starts the publisher."""
-        if self._source.gone:
-            return False
+        if self._source.gone or get_worker_info() is not None:
+            return False  # in a worker, of whatever loader, nobody trains
         if self._owner is None:
             from .identity import make_identity
             from .publisher import Publisher

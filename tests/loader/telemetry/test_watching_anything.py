@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.data
 from penstock.protocol import EpochEvent, Snapshot
 from penstock.telemetry import watched_source
 from penstock.telemetry.watching import watch
 
+from tests.loader.support import Stream
 from tests.loader.telemetry import iterables
 from tests.loader.telemetry.iterables import BATCHES, Iterable, PrefetchLoader, Restarting, prefetched, tensors
 from tests.loader.telemetry.servers import GoodServer, until
@@ -281,6 +283,14 @@ def test_what_cannot_even_be_described_is_left_alone(
     thing = tensors()
     assert watch(thing, monitor=server.url) is thing
     assert "cannot be watched" in caplog.text
+
+
+def test_workers_that_iterate_over_it_do_not_publish(server: GoodServer) -> None:
+    watched: Any = watch(Stream("int", 8), monitor=server.url)
+    assert len(list(torch.utils.data.DataLoader(watched, num_workers=2, multiprocessing_context="fork"))) == 8
+    assert len(list(watched)) == 8
+    with_batches(server, 8)
+    assert len(server.loaders) == 1
 
 
 def test_nobody_above_it_hears_of_a_subclass(server: GoodServer) -> None:
