@@ -119,31 +119,36 @@ class _Collector(Collector):
             snapshot = entry.snapshot
             if snapshot is None:
                 continue
-            for name, number in (
-                ("batches", snapshot.batches),
-                ("samples", snapshot.samples),
-                ("yielded_bytes", snapshot.bytes),
-                ("reorder_stalls", snapshot.stalls.count),
-                ("pinned_bytes", snapshot.pin.bytes),
-                ("pin_seconds", snapshot.pin.us / 1e6),
-                ("worker_recoveries", snapshot.recoveries),
-                ("dropped", snapshot.dropped),
-                ("missed_messages", entry.missed),
+            # What is not known of a watched loader has no series: 0 would be taken for a measurement.
+            for name, field, number in (
+                ("batches", "batches", snapshot.batches),
+                ("samples", "samples", snapshot.samples),
+                ("yielded_bytes", "bytes", snapshot.bytes),
+                ("reorder_stalls", "stalls.count", snapshot.stalls.count),
+                ("pinned_bytes", "pin.bytes", snapshot.pin.bytes),
+                ("pin_seconds", "pin.us", snapshot.pin.us / 1e6),
+                ("worker_recoveries", "recoveries", snapshot.recoveries),
+                ("dropped", "dropped", snapshot.dropped),
+                ("missed_messages", "", entry.missed),
             ):
-                counters[name].add_metric(labels, number)
-            for name, amount in (
-                ("workers", alive(snapshot)),
-                ("workers_target", snapshot.target),
-                ("window", snapshot.queues.window),
-                ("epoch", snapshot.epoch),
-                ("slots_bytes", snapshot.queues.slots_bytes),
-                ("finished_bytes", snapshot.queues.finished_bytes),
+                if snapshot.knows(field):
+                    counters[name].add_metric(labels, number)
+            for name, field, amount in (
+                ("workers", "workers", alive(snapshot)),
+                ("workers_target", "target", snapshot.target),
+                ("window", "queues.window", snapshot.queues.window),
+                ("epoch", "epoch", snapshot.epoch),
+                ("slots_bytes", "queues.slots_bytes", snapshot.queues.slots_bytes),
+                ("finished_bytes", "queues.finished_bytes", snapshot.queues.finished_bytes),
             ):
-                gauges[name].add_metric(labels, amount)
+                if snapshot.knows(field):
+                    gauges[name].add_metric(labels, amount)
             for kind in TIMES:
-                times.add_metric([*labels, kind], getattr(snapshot.times, f"{kind}_us") / 1e6)
+                if snapshot.knows(f"times.{kind}_us"):
+                    times.add_metric([*labels, kind], getattr(snapshot.times, f"{kind}_us") / 1e6)
             for queue in QUEUES:
-                queues.add_metric([*labels, queue], getattr(snapshot.queues, queue))
+                if snapshot.knows(f"queues.{queue}"):
+                    queues.add_metric([*labels, queue], getattr(snapshot.queues, queue))
         yield from (up, *counters.values(), *gauges.values(), times, queues)
 
     def _workers(self) -> Iterator[Metric]:
@@ -156,16 +161,22 @@ class _Collector(Collector):
         rss = GaugeMetricFamily("penstock_worker_resident_memory_bytes", "Memory of a worker.", labels=labels)
         for entry in self._entries:
             snapshot = entry.snapshot
-            living = [worker for worker in snapshot.workers if worker.state != "dead"] if snapshot else []
+            if snapshot is None:
+                continue
+            knows = snapshot.knows
+            living = [worker for worker in snapshot.workers if worker.state != "dead"]
             # A series may appear only once, whatever a loader says.
             for worker in {worker.id: worker for worker in living}.values():
                 values = [*_labels(entry), str(worker.id)]
                 batches.add_metric(values, worker.batches)
-                cpu.add_metric(values, worker.cpu_ms / 1e3)
-                rss.add_metric(values, worker.rss)
+                if knows("workers.cpu_ms"):
+                    cpu.add_metric(values, worker.cpu_ms / 1e3)
+                if knows("workers.rss"):
+                    rss.add_metric(values, worker.rss)
                 spent = worker.fetch_us / 1e6, worker.collate_us / 1e6, worker.send_us / 1e6, worker.idle_ms / 1e3
                 for phase, amount in zip(PHASES, spent, strict=True):
-                    seconds.add_metric([*values, phase], amount)
+                    if knows(f"workers.{phase}_{'ms' if phase == 'idle' else 'us'}"):
+                        seconds.add_metric([*values, phase], amount)
         yield from (batches, seconds, cpu, rss)
 
 

@@ -24,7 +24,7 @@ class Totals(msgspec.Struct, frozen=True):
     batches: int
     samples: int
     bytes: int
-    times: tuple[int, int, int, int, int, int]
+    times: tuple[int, ...]
     pin_bytes: int
     busy_us: int
 

@@ -167,11 +167,17 @@ class Generator:
         for field, schema in self.fields(name):
             if comment := self.comments.get((name, field)):
                 lines.append(f"  /** {comment} */")
-            lines.append(f"  {field}: {self.type(schema, wire=False)};")
+            lines.append(f"  {field}{self._mark(name, field)}: {self.type(schema, wire=False)};")
         lines.append("}")
         if name in self.wired:
             lines += self._array_wire(name) if self._is_array(name) else self._object_wire(name)
         return [*lines, ""]
+
+    def _mark(self, name: str, field: str) -> str:
+        """A field that is neither required nor has a default is left out where there is nothing to say."""
+        schema = dict(self.fields(name))[field]
+        given = self._is_array(name) or field in self.definitions[name]["required"]
+        return "" if given or "default" in schema or "$ref" in schema else "?"
 
     def _array_wire(self, name: str) -> list[str]:
         required = self.definitions[name]["minItems"]

@@ -84,6 +84,8 @@ export function config(some: Partial<Config> = {}): Config {
     memory_budget: 0,
     control: true,
     engine: "penstock",
+    kind: "",
+    unknown: [],
     ...some,
   };
 }

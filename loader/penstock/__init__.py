@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from torch.utils.data import get_worker_info
 
     from .collating import default_collate, default_convert
+    from .control import Outcome
     from .dataloader import DataLoader
+    from .failures import WorkerLostError
+    from .protocol import Snapshot
     from .sampling import (
         BatchSampler,
         DistributedSampler,
@@ -39,6 +42,9 @@ _HOMES = {
     "SequentialSampler": ".sampling",
     "SubsetRandomSampler": ".sampling",
     "WeightedRandomSampler": ".sampling",
+    "Outcome": ".control",
+    "Snapshot": ".protocol",
+    "WorkerLostError": ".failures",
     "get_worker_info": "torch.utils.data",
     "watch": ".telemetry.watching",
 }
@@ -47,10 +53,13 @@ __all__ = [
     "BatchSampler",
     "DataLoader",
     "DistributedSampler",
+    "Outcome",
     "RandomSampler",
     "SequentialSampler",
+    "Snapshot",
     "SubsetRandomSampler",
     "WeightedRandomSampler",
+    "WorkerLostError",
     "default_collate",
     "default_convert",
     "get_worker_info",

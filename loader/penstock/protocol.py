@@ -9,6 +9,7 @@ fields and unknown event kinds are ignored: either side may be the newer one.
 Durations are integers in microseconds (`_us`), sizes are integers in bytes, moments are Unix seconds as floats. Where
 there is one for every worker and nobody needs more, they are in milliseconds (`_ms`) and KiB (`_kib`): a snapshot of 16
 workers stays below 1.5 KB, as long as none of them is older than half a day.
+What cannot be known of a loader is named in `unknown`: an older reader must still find a number in the field itself.
 Counters only grow during one incarnation of a loader; rates are differences of counters and are worked out in one
 place, `penstock_dashboard/rates.py`.
 """
@@ -19,9 +20,9 @@ import re
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-PROTOCOL = (2, 0)
+PROTOCOL = (2, 1)
 """This description's version: (major, minor)."""
 
 MAX_MESSAGE = 1 << 20
@@ -41,6 +42,9 @@ Count = Annotated[int, Meta(ge=0, le=2**62)]
 """A number of things, or of bytes or microseconds: never negative."""
 Moment = Annotated[float, Meta(ge=0, le=1e11)]
 """Unix time, s."""
+Unknown = Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)]
+"""Names of fields whose value is not known: what stands there means nothing. A field within another is written with a
+dot; a name stands for all that is within it: `queues`, `queues.data`, `workers.fetch_us` (of every worker)."""
 
 
 def label(text: str) -> str:
@@ -229,6 +233,13 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     """Sequenced messages and events lost to full buffers so far."""
     slowest: Annotated[list[tuple[Text, Count]], Meta(max_length=1000)] = field(default_factory=list)
     """(index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them."""
+    unknown: Unknown | UnsetType = UNSET
+    """Of a loader that is only watched: what cannot be seen of it. Left out where all is known. Since 2.1."""
+
+    def knows(self, name: str) -> bool:
+        """Whether a field, named as in `Unknown`, says anything."""
+        unknown = () if self.unknown is UNSET else self.unknown
+        return not any(name == each or name.startswith(f"{each}.") for each in unknown)
 
     def __str__(self) -> str:
         """A small table for a person."""
@@ -425,7 +436,11 @@ class Config(Struct, frozen=True):
     control: bool = True
     """False: this loader takes no commands."""
     engine: Literal["penstock", "torch"] = "penstock"
-    """torch: an ordinary torch DataLoader under `loader.watch`."""
+    """torch: not ours: whatever it is, it is under `loader.watch`. (The name is from when only torch's could be.)"""
+    kind: Text = ""
+    """What is watched: `torch DataLoader`, or the name of its type. Empty for a loader of ours. Since 2.1."""
+    unknown: Unknown = field(default_factory=list)
+    """Of a loader that is only watched: which of these fields are not known. Since 2.1."""
 
 
 class Hello(Struct, frozen=True, tag="hello"):

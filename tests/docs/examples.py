@@ -31,7 +31,7 @@ class Example:
 EXAMPLES = {
     "plain": Example(DATA, "assert train.stats().batches == 16 and isinstance(train, torch.utils.data.DataLoader)"),
     "watch": Example(
-        DATA + "existing_torch_dataloader = torch.utils.data.DataLoader(dataset, batch_size=64, num_workers=1)",
+        DATA + "existing_loader = torch.utils.data.DataLoader(dataset, batch_size=64, num_workers=1)",
         "assert len(batch) == 2",
         loader="train",
     ),

@@ -57,7 +57,7 @@ class Controls:
                 "Control needs a token with the scope “control”."
             )
         if detail is not None and detail.config.engine == "torch":
-            return "This is an ordinary torch DataLoader under loader.watch: it can be seen but not steered."
+            return "This loader is only watched (loader.watch): it can be seen but not steered."
         if detail is not None and not detail.config.control:
             return "This loader takes no commands: it was made with allow_control=False."
         if facts.presence == "finished" or (snapshot is not None and snapshot.state == "closed"):

@@ -132,14 +132,14 @@ def _compute_bound(evidence: Evidence, waited: str) -> Diagnosis:
     busy = busy_workers / workers if workers else 0.0
     enough = max(1, math.ceil(busy_workers * 1.25))
     advice = ""
-    if workers >= 2 and busy < 0.5 and enough < workers:
+    if workers >= 2 and busy < 0.5 and enough < workers and evidence.snapshot.knows("workers.fetch_us"):
         would = "one" if enough == 1 else count(enough)
         advice = f"The {workers} workers are busy {percent(busy)} of the time; {would} would do."
     fine = "Batches are ready before they are asked for: data is not the limit, training is."
     return Diagnosis("good", "Compute-bound.", f"{waited} {fine}", advice, "training")
 
 
-def _because(sentence: str, advice: str, limit: Stage) -> Diagnosis:
+def _because(sentence: str, advice: str, limit: Stage | None) -> Diagnosis:
     """A cause; tone and verdict depend on how much of the time it takes."""
     return Diagnosis("plain", "", sentence, advice, limit)
 
@@ -150,6 +150,10 @@ def _cause(evidence: Evidence, shares: Shares) -> Diagnosis:
     if main in ("reorder_stall", "pin_wait") and workers and evidence.rates.busy / workers >= NEVER_IDLE:
         sentence = f"{_all(workers)} busy all the time: the workers are the limit."
         return _because(sentence, _enough_workers(evidence.rates, shares, workers, config), "workers")
+    if not evidence.snapshot.knows("workers"):
+        waits = "for an epoch's first batch" if main == "startup" else "for the next batch"
+        unseen = "what makes it is not seen from outside"
+        return _because(f"Most of the waiting is {waits}; {unseen}.", "", None)
     if main == "starvation":
         return _starvation(evidence, shares)
     if main == "reorder_stall":

@@ -67,9 +67,15 @@ def waiting_of(row: LoaderRow) -> float | None:
     return None if shares is None else waiting(shares)
 
 
+def workers_known(row: LoaderRow) -> bool:
+    """Of a watched loader, a row does not say whether it has no workers or they are not seen."""
+    return row.engine == "penstock" or row.workers > 0
+
+
 def judge_row(row: LoaderRow) -> Diagnosis:
     """What limits, as far as a row alone can tell: over the last 10 s, and without the window."""
     rates = row.rates
+    unseen = ["workers.fetch_us"] if workers_known(row) else ["workers"]
     snapshot = Snapshot(
         seq=0,
         at=row.seen,
@@ -78,8 +84,9 @@ def judge_row(row: LoaderRow) -> Diagnosis:
         batch=row.batch,
         queues=Queues(in_flight=int(rates.in_flight), reorder=int(rates.reorder), data=int(rates.data)),
         workers=[Worker(number, 0, "idle") for number in range(row.workers)],
+        unknown=[] if row.engine == "penstock" else unseen,
     )
-    return diagnose(Evidence(snapshot, Config(), row.presence, of_rates(rates), rates))
+    return diagnose(Evidence(snapshot, Config(engine=row.engine), row.presence, of_rates(rates), rates))
 
 
 def ordered(rows: Iterable[LoaderRow]) -> list[LoaderRow]:

@@ -9,7 +9,7 @@ from penstock.protocol import LoaderRow
 
 from ..terminal.canvas import Line, Span, cut, left, right
 from ..terminal.diagnosis import HARMLESS, SEVERE, Stage
-from ..terminal.facts import LIVE, judge_row, state_of, waiting_of
+from ..terminal.facts import LIVE, judge_row, state_of, waiting_of, workers_known
 from ..terminal.targets import name_of
 from ..terminal.words import NOTHING, age, count, figure, percent
 
@@ -44,6 +44,8 @@ def limit_of(row: LoaderRow) -> str:
 
 
 def _workers(row: LoaderRow, _: float) -> str:
+    if not workers_known(row):
+        return NOTHING
     moving = row.target != row.workers and _state(row) in LIVE
     return f"{row.workers} → {row.target}" if moving else str(row.workers)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from penstock.protocol import Config
+
 from ..rates import alive
 from ..terminal.canvas import Line, Span, cut, left, line, right, spread, width, wrapped
 from ..terminal.diagnosis import Diagnosis, Stage
@@ -34,6 +36,15 @@ STAGES: dict[Stage, tuple[str, str]] = {
     "training": ("Training", "Training"),
 }
 """Stage → its name, and the short one for narrow screens."""
+UNSEEN: dict[Stage, str] = {
+    "sampler": "queues.in_flight",
+    "index": "queues.index",
+    "workers": "workers",
+    "reorder": "queues.reorder",
+    "pin": "pin.bytes",
+    "data": "queues.data",
+}
+"""Stage → the field without which there is nothing to say of it."""
 WIDE = 140
 """From this width on, stages have their full names and notes."""
 PINNING = {"accelerator": "pinned copy", "mlock": "page-locked", "none": "not possible here", "off": "not asked for"}
@@ -66,7 +77,7 @@ def header(facts: LoaderFacts, badge: Line, columns: int) -> list[Line]:
     lines.append(spread(line(*start, rate), end, columns))
     if columns >= 100:
         made = [config.dataset, f"batch size {count(config.batch_size)}" if config.batch_size else "", config.sampler]
-        made += [config.start_method, "torch DataLoader, watched" if config.engine == "torch" else ""]
+        made += [config.start_method, f"{watched_kind(config)}, watched" if config.engine == "torch" else ""]
         if snapshot.recoveries:
             made.append(f"{plural(snapshot.recoveries, 'worker')} replaced")
         lines.append(line(Span(" · ".join(filter(None, made)), "dim")))
@@ -88,7 +99,7 @@ def verdict(diagnosis: Diagnosis, columns: int, most: int) -> list[Line]:
 
 
 def times(facts: LoaderFacts, columns: int, colour: bool) -> list[Line]:
-    """Where the training thread's time went in the last minute: a bar, and the six kinds with their shares."""
+    """Where the training thread's time went in the last minute: a bar, and the kinds with their shares."""
     shares = facts.shares()
     if shares is None:
         return [line(Span("Where the time goes: no epoch has been under way in the last minute.", "dim"))]
@@ -102,8 +113,11 @@ def times(facts: LoaderFacts, columns: int, colour: bool) -> list[Line]:
         bar.append(Span(("█" if colour else GLYPHS[kind]) * (end - start), kind))
         start = end
     legend: list[Line] = [[]]
+    snapshot = facts.snapshot
     for (kind, word), share in zip(KINDS, percents(values), strict=True):
-        entry = [Span("█" if colour else GLYPHS[kind], kind), Span(f" {word} {share} %", "plain" if share else "dim")]
+        known = snapshot is None or snapshot.knows(f"times.{kind}_us")
+        text = f" {word} {share} %" if known else f" {word} {NOTHING}"
+        entry = [Span("█" if colour else GLYPHS[kind], kind), Span(text, "plain" if share else "dim")]
         used = sum(width(text) for text, _ in legend[-1])
         if used and used + 3 + width(entry[1].text) + 1 > columns:
             legend.append([])
@@ -118,7 +132,7 @@ def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line
     if snapshot is None:
         return []
     queues, rates, workers = snapshot.queues, facts.average(3), alive(snapshot)
-    handed = snapshot.batch + queues.in_flight
+    handed, knows = snapshot.batch + queues.in_flight, snapshot.knows
     step = micros(rates.compute / rates.batches * 1e6) if rates.batches > 0 else NOTHING
     pinned = snapshot.pin.mode != "off"
     cells: dict[Stage, tuple[str, str]] = {
@@ -130,6 +144,10 @@ def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line
         "data": (count(queues.data), "batch ready" if queues.data == 1 else "batches ready"),
         "training": (step, "a step"),
     }
+    for stage, field in UNSEEN.items():
+        if not knows(field):
+            note = PINNING[snapshot.pin.mode] if stage == "pin" and knows("pin.mode") else "not known"
+            cells[stage] = (NOTHING, note)
     wide = columns >= WIDE
     each = columns // len(cells)
     gap = 2 if each >= 10 else 1
@@ -146,6 +164,8 @@ def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line
             rows[place] += [Span(shown, dim), Span(arrow, "dim")]
     if wide:
         return list(rows)
+    if not knows("queues"):
+        return list(rows[:2])
     note = f"in flight {count(queues.in_flight)} of {count(queues.window)}"
     held = f"finished {size(queues.finished_bytes)} of {size(queues.memory_budget)}"
     return [*rows[:2], line(Span(f"{note} · {held}" if queues.memory_budget else note, "dim"))]
@@ -166,6 +186,11 @@ WORKERS: tuple[TableColumn, ...] = (
 )
 
 
+def watched_kind(config: Config) -> str:
+    """What is watched. Loaders older than protocol 2.1 do not say; they watch nothing but torch's."""
+    return config.kind or "torch DataLoader"
+
+
 def _busy(facts: LoaderFacts, busy: float, workers: int) -> tuple[str, str]:
     if not workers:
         return "in line", "no workers"
@@ -178,20 +203,26 @@ def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:
     """A head and a line per worker, as many as fit; times in ms a batch."""
     found = facts.workers
     if not found:
-        return [line(Span("No worker processes.", "dim"))] if facts.snapshot is not None else []
+        if facts.snapshot is None:
+            return []
+        known = facts.snapshot.knows("workers")
+        return [line(Span("No worker processes." if known else "Workers: not known from outside.", "dim"))]
     head = line(Span("".join(_cell(title, title, columns) for title, columns in WORKERS), "dim"))
     room = max(1, rows - 1)
     if len(found) > room:
         first = min(first, len(found) - room + 1)
         room = max(1, room - 1)
     shown = found[first : first + room]
+    timed = facts.snapshot is None or facts.snapshot.knows("workers.state_ms")
     lines: list[Line] = [head]
     for each in shown:
         worker = each.worker
         values = (
             str(worker.id),
             str(worker.pid),
-            f"{worker.state} {micros(1000 * worker.state_ms) if worker.state_ms else '< 1 ms'}",
+            f"{worker.state} {micros(1000 * worker.state_ms) if worker.state_ms else '< 1 ms'}"
+            if timed
+            else worker.state,
             NOTHING if worker.batch < 0 else count(worker.batch),
             figure(each.rate),
             _or_nothing(each.fetch / 1000, figure),

@@ -16,7 +16,7 @@ from ..terminal.diagnosis import Diagnosis
 from ..terminal.facts import LIVE, LoaderFacts, state_of
 from ..terminal.feed import Status
 from ..terminal.outcomes import phase, progress, resumes_at
-from ..terminal.words import age, figure, percent, plural
+from ..terminal.words import NOTHING, age, figure, percent, plural
 
 HELP = (
     ("↑ ↓  j k", "choose a loader; in a loader: the workers that do not fit"),
@@ -131,7 +131,8 @@ def control_lines(around: Surroundings, facts: LoaderFacts, controls: Controls) 
     there = "Workers"
     if snapshot is not None and snapshot.pending is not None:  # an iterable dataset is sharded for the whole epoch
         there = f"Workers {snapshot.target}, from the next epoch on"
-    now = Span(f"{there} {controls.target}", "bold")
+    known = snapshot is None or snapshot.knows("target")
+    now = Span(f"{there} {controls.target if known else NOTHING}", "bold")
     if controls.changed and (controls.mine or controls.sending):
         dial = line(now, Span(f" → {controls.shown}", "bold accent"), Span("   applying …", "dim"))
     elif controls.changed:

@@ -116,7 +116,8 @@ def _print_json(client: Client, rows: Sequence[LoaderRow], alone: str, now: floa
 def _named(value: Any) -> Any:
     """Structs as objects, those too that travel as arrays: whoever reads this should not have to count."""
     if isinstance(value, msgspec.Struct):
-        return {field: _named(getattr(value, field)) for field in value.__struct_fields__}
+        told = {field: getattr(value, field) for field in value.__struct_fields__}
+        return {field: _named(each) for field, each in told.items() if each is not msgspec.UNSET}
     if isinstance(value, list | tuple):
         return [_named(each) for each in value]
     return value

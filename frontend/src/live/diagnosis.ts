@@ -11,6 +11,7 @@
  */
 
 import { age, count, micros, percent, plural } from "../format";
+import { knows } from "./known";
 import { alive, awaited, type StageId } from "./pipeline";
 import type { Config, LoaderRow, Rates, Snapshot, Stall } from "./protocol";
 import { type Shares, sharesOfTimes, waitingShare } from "./shares";
@@ -122,7 +123,7 @@ function computeBound({ snapshot, rates }: Evidence, waited: string): Diagnosis 
   const workers = alive(snapshot);
   const busy = workers > 0 ? rates.busy / workers : 0;
   const enough = Math.max(1, Math.ceil(rates.busy * 1.25));
-  const spare = workers >= 2 && busy < 0.5 && enough < workers;
+  const spare = workers >= 2 && busy < 0.5 && enough < workers && knows(snapshot, "workers.fetch_us");
   return {
     tone: "good",
     verdict: "Compute-bound.",
@@ -137,7 +138,7 @@ function computeBound({ snapshot, rates }: Evidence, waited: string): Diagnosis 
 interface Cause {
   sentence: string;
   advice: string;
-  limit: StageId;
+  limit: StageId | null;
 }
 
 function causeOf(evidence: Evidence): Cause {
@@ -152,6 +153,10 @@ function causeOf(evidence: Evidence): Cause {
       advice: enoughWorkers(rates, shares, workers, config),
       limit: "workers",
     };
+  }
+  if (!knows(snapshot, "workers")) {
+    const waits = main === "startup" ? "for an epoch's first batch" : "for the next batch";
+    return { sentence: `Most of the waiting is ${waits}; what makes it is not seen from outside.`, advice: "", limit: null };
   }
   switch (main) {
     case "starvation":

@@ -1,3 +1,4 @@
+import { workersKnown } from "./known";
 import type { LoaderRow, Overview } from "./protocol";
 import { waitingShare } from "./shares";
 
@@ -79,7 +80,7 @@ function value(row: LoaderRow, key: SortKey): number | string {
     case "state":
       return ROW_STATES.indexOf(stateOf(row));
     case "workers":
-      return row.workers;
+      return workersKnown(row) ? row.workers : Number.NaN;
     case "rate":
       return row.rates.batches;
     case "waiting":

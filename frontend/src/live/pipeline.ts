@@ -1,4 +1,5 @@
 import { bytes, bytesText, count, figure, micros } from "../format";
+import { knows } from "./known";
 import type { Config, PinStage, Rates, Snapshot } from "./protocol";
 import type { WorkerLine } from "./workers";
 
@@ -63,7 +64,7 @@ export function stages(facts: PipelineFacts): Stage[] {
   const throughput = bytes(rates.pin_bytes);
   const step = rates.batches > 0 ? (rates.compute / rates.batches) * 1e6 : Number.NaN;
   const stepText = micros(step).split(" ");
-  return [
+  const all: Stage[] = [
     {
       id: "sampler",
       label: "Sampler",
@@ -126,6 +127,23 @@ export function stages(facts: PipelineFacts): Stage[] {
       fill: rates.compute,
     },
   ];
+  return all.map((stage) => (knows(snapshot, NEEDED[stage.id]) ? stage : unknown(stage, snapshot)));
+}
+
+/** The field without which there is nothing to say of a stage. */
+const NEEDED: Record<StageId, string> = {
+  sampler: "queues.in_flight",
+  index: "queues.index",
+  workers: "workers",
+  reorder: "queues.reorder",
+  pin: "pin.bytes",
+  data: "queues.data",
+  training: "batches",
+};
+
+function unknown(stage: Stage, snapshot: Snapshot): Stage {
+  const note = stage.id === "pin" && knows(snapshot, "pin.mode") ? PIN_MODES[snapshot.pin.mode] : "not known";
+  return { ...stage, value: "–", note, rate: "\u00a0", fill: 0 };
 }
 
 function mean(values: readonly number[]): number {

@@ -3,7 +3,7 @@
 // `X` is what the code uses, with names. `XWire` is what arrives: array_like structs are arrays in field
 // order. `decodeX` turns the one into the other; fields that an older sender left out get their defaults.
 
-export const PROTOCOL = [2, 0] as const;
+export const PROTOCOL = [2, 1] as const;
 export const MAX_WORKERS = 1024;
 
 export interface Identity {
@@ -37,8 +37,12 @@ export interface Config {
   memory_budget: number;
   /** False: this loader takes no commands. */
   control: boolean;
-  /** torch: an ordinary torch DataLoader under `loader.watch`. */
+  /** torch: not ours: whatever it is, it is under `loader.watch`. (The name is from when only torch's could be.) */
   engine: "penstock" | "torch";
+  /** What is watched: `torch DataLoader`, or the name of its type. Empty for a loader of ours. Since 2.1. */
+  kind: string;
+  /** Of a loader that is only watched: which of these fields are not known. Since 2.1. */
+  unknown: string[];
 }
 
 /** One loader at one moment. */
@@ -82,6 +86,8 @@ export interface Snapshot {
   dropped: number;
   /** (index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them. */
   slowest: ([string, number])[];
+  /** Of a loader that is only watched: what cannot be seen of it. Left out where all is known. Since 2.1. */
+  unknown?: string[];
 }
 
 export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers"> {

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from ..protocol import Snapshot, Times, Worker
 
+UNKNOWN = "–"
+"""Stands for what cannot be known of a loader that is only watched."""
+
 
 def report(snapshot: Snapshot) -> str:
-    s, q = snapshot, snapshot.queues
+    s = snapshot
     of = f" of {s.length:,}" if s.length is not None else ""
     pending = f", {s.pending} from the next epoch on" if s.pending is not None else ""
+    workers = f"{_known(s, 'workers', str(len(s.workers)))} of {_known(s, 'target', str(s.target))} workers"
+    samples, nbytes = _known(s, "samples", f"{s.samples:,}"), _known(s, "bytes", size(s.bytes))
     lines = [
-        f"{s.state}, epoch {s.epoch}, batch {s.batch:,}{of}; {len(s.workers)} of {s.target} workers{pending}",
-        f"  yielded   {s.batches:,} batches, {s.samples:,} samples, {size(s.bytes)}",
-        f"  time      {_shares(s.epoch_times)}",
-        f"  queues    index {q.index}, in flight {q.in_flight} of {q.window}, reorder {q.reorder}, "
-        f"pin {q.pin}, data {q.data}",
-        f"  memory    finished {size(q.finished_bytes)} of {size(q.memory_budget)}, "
-        f"slots {size(q.slots_bytes)} ({q.slots_used} used, {q.slots_free} free)",
+        f"{s.state}, epoch {s.epoch}, batch {s.batch:,}{of}; {workers}{pending}",
+        f"  yielded   {s.batches:,} batches, {samples} samples, {nbytes if s.knows('bytes') else f'{nbytes} bytes'}",
+        f"  time      {_shares(s.epoch_times, told_apart=s.knows('epoch_times.reorder_stall_us'))}",
+        f"  queues    {_queues(s)}",
+        f"  memory    {_memory(s)}",
     ]
     if s.stalls.count:
         lines.append(f"  stalls    {s.stalls.count:,}, {s.stalls.us / 1e6:.2f} s in all")
     if s.pin.mode != "off":
         speed = s.pin.bytes / s.pin.us * 1e6 if s.pin.us else 0
-        lines.append(f"  pinning   {s.pin.mode}, {size(s.pin.bytes)}, {size(int(speed))}/s")
+        passed = f"{size(s.pin.bytes)}, {size(int(speed))}/s" if s.knows("pin.bytes") else UNKNOWN
+        lines.append(f"  pinning   {s.pin.mode}, {passed}")
     if s.cost.count:
         which = f" (index {s.cost.max_index})" if s.cost.max_index else ""
         lines.append(
@@ -33,8 +37,30 @@ def report(snapshot: Snapshot) -> str:
         lines.append(f"  replaced  {s.recoveries} workers that died")
     if s.workers:
         lines.append("  worker     pid  state          batch  batches  fetch  collate   send    rss")
-        lines.extend(_row(worker) for worker in s.workers)
+        lines.extend(_row(worker, seen=s.knows("workers.fetch_us")) for worker in s.workers)
     return "\n".join(lines)
+
+
+def _known(snapshot: Snapshot, name: str, text: str) -> str:
+    return text if snapshot.knows(name) else UNKNOWN
+
+
+def _queues(snapshot: Snapshot) -> str:
+    q = snapshot.queues
+    if not snapshot.knows("queues"):
+        return UNKNOWN
+    index, pin, data = (_known(snapshot, f"queues.{n}", str(getattr(q, n))) for n in ("index", "pin", "data"))
+    return f"index {index}, in flight {q.in_flight} of {q.window}, reorder {q.reorder}, pin {pin}, data {data}"
+
+
+def _memory(snapshot: Snapshot) -> str:
+    q = snapshot.queues
+    if not snapshot.knows("queues.finished_bytes"):
+        return UNKNOWN
+    return (
+        f"finished {size(q.finished_bytes)} of {size(q.memory_budget)}, "
+        f"slots {size(q.slots_bytes)} ({q.slots_used} used, {q.slots_free} free)"
+    )
 
 
 def size(nbytes: int) -> str:
@@ -56,10 +82,10 @@ def span(us: float) -> str:
     return f"{us / 1e6:.3g} s"
 
 
-def _shares(times: Times) -> str:
+def _shares(times: Times, told_apart: bool) -> str:
     parts = {
         "compute": times.compute_us,
-        "starvation": times.starvation_us,
+        "starvation" if told_apart else "waiting": times.starvation_us,
         "reorder stall": times.reorder_stall_us,
         "pin wait": times.pin_wait_us,
         "paused": times.paused_us,
@@ -73,10 +99,12 @@ def _shares(times: Times) -> str:
     return ", ".join(shares) + f" of {total / 1e6:.1f} s"
 
 
-def _row(worker: Worker) -> str:
-    count = worker.batches or 1
+def _row(worker: Worker, seen: bool) -> str:
+    spent = (worker.fetch_us, worker.collate_us, worker.send_us)
+    fetch, collate, send = (span(us / (worker.batches or 1)) if seen else UNKNOWN for us in spent)
+    batch = worker.batch if seen else UNKNOWN
     return (
-        f"  {worker.id:>6} {worker.pid:>7}  {worker.state:<10} {worker.batch:>9} {worker.batches:>8} "
-        f"{span(worker.fetch_us / count):>7} {span(worker.collate_us / count):>7} {span(worker.send_us / count):>7} "
+        f"  {worker.id:>6} {worker.pid:>7}  {worker.state:<10} {batch:>9} {worker.batches:>8} "
+        f"{fetch:>7} {collate:>7} {send:>7} "
         f"{size(worker.rss) if worker.rss else '–':>6}"
     )

@@ -1,8 +1,10 @@
-"""How large a batch is that came through no slot: one of torch's loader, or one that was loaded inline."""
+"""How large a batch is that came through no slot: one that is only watched, or one that was loaded inline."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -34,3 +36,42 @@ def measure(batch: Any) -> tuple[int, int]:
     except Exception:  # a sparse or nested tensor, or a type of the user's own: nothing is known of it
         return 0, 0
     return samples, size
+
+
+def look_into(batch: Any) -> tuple[int | None, int | None]:
+    """Samples and bytes of a batch of which nothing is known beforehand; None where they cannot be told.
+
+    Samples: what all tensors and arrays have as their first dimension, if they agree. Bytes: of all tensors and arrays,
+    if there is one, and nothing else that might hold any.
+    """
+    try:
+        if type(batch) is torch.Tensor:
+            return batch.shape[0] if batch.ndim else None, batch.nbytes
+        return _look_into(batch)
+    except Exception:  # a sparse or nested tensor, or a type of the user's own
+        return None, None
+
+
+def _look_into(batch: Any) -> tuple[int | None, int | None]:
+    firsts: set[int | None] = set()
+    size, opaque, parts = 0, False, deque([batch])
+    for _ in range(MOST_PARTS):
+        if not parts:
+            break
+        part = parts.popleft()
+        if isinstance(part, torch.Tensor | np.ndarray):
+            size += part.nbytes
+            firsts.add(part.shape[0] if part.ndim else None)
+        elif isinstance(part, Mapping):
+            parts.extend(part.values())
+        elif isinstance(part, list | tuple):
+            parts.extend(part)
+        elif is_dataclass(part):
+            parts.extend(vars(part).values())
+        elif isinstance(part, int | float):
+            firsts.add(None)  # a number beside tensors: these may be of one sample, an image and its class, say
+        elif not isinstance(part, str | bytes | None):
+            opaque = True
+    if not firsts - {None}:
+        return None, size if size and not parts and not opaque else None
+    return firsts.pop() if len(firsts) == 1 else None, None if parts or opaque else size

@@ -10,7 +10,7 @@ from ..protocol import Command, Config, Event, Outcome, Snapshot
 
 
 class Source(Protocol):
-    """A loader, or an ordinary torch DataLoader that is watched. Every method may be called from any thread."""
+    """A loader of ours, or something else that is watched. Every method may be called from any thread."""
 
     name: str
     """How the dashboard calls it."""

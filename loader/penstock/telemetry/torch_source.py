@@ -1,52 +1,46 @@
-"""An ordinary torch DataLoader as a source of snapshots and events.
+"""An ordinary torch DataLoader as a source of snapshots and events, or another library's loader with one inside.
 
 What is seen from outside, and how well:
 - Times: exact, but that unpickling a finished batch counts as waiting for it. A wait is a reorder stall from the moment
-  at which torch puts a later batch aside; pin wait and pauses do not exist here.
+  at which torch puts a later batch aside; waits for pinning are not told from others.
 - Queues: dispatched tasks, the reorder buffer and unread results are exact. Which task a worker has begun is not known:
   every living worker with unfinished tasks is taken to be at one of them.
 - Workers: alive or not, resident memory and processor time come from /proc. They are never waited for, since whoever
   does that first takes the exit status away from torch.
+- Inside another library's loader: the same, once that has called `iter()` of torch's; before it, nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import signal
+import sys
 import threading
 import time
+import types
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
-from torch.utils.data import IterableDataset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from ..protocol import (
-    Command,
-    Config,
-    Event,
-    LoaderState,
-    Outcome,
-    PinStage,
-    Queues,
-    Snapshot,
-    Stall,
-    Stalls,
-    Worker,
-)
+from ..protocol import Config, PinStage, Queues, Stall, Worker
 from ..sampling import length_of, told_length
-from .ledger import Ledger
+from .disguise import attributes_of, disguise_in_place, onlooker_of
 from .sizes import measure
 from .snapshots import Usage
 from .stalls import SHORT
 from .times import Cause
+from .watched_epoch import WatchedEpoch
+from .watched_source import Inside, WatchedSource
 
-if TYPE_CHECKING:
-    from .watching import WatchedEpoch
+_OF_WORKERS = ("state_ms", "batch", "samples", "sent_kib", "fetch_us", "collate_us", "send_us", "idle_ms")
+"""What only a worker itself could tell."""
+_OF_QUEUES = ("reorder_bytes", "finished_bytes", "slots_bytes", "slots_used", "slots_free", "memory_budget")
+_OF_PINNING = ("pin.batches", "pin.bytes", "pin.us", "times.pin_wait_us", "epoch_times.pin_wait_us")
 
 
 class Tasks(dict[int, Any]):
@@ -79,20 +73,20 @@ class Tasks(dict[int, Any]):
         return entry
 
 
-class TorchSource:
-    """A `Source`. It keeps neither the loader nor its iterators alive, and is gone when both are."""
+class TorchSource(WatchedSource):
+    """A `Source`. `kind`: the type of what is watched, which may only hold the loader."""
 
-    def __init__(self, loader: torch.utils.data.DataLoader[Any], name: str) -> None:
-        self.name = name
-        self.started = time.time()
-        self.gone = False
-        self._config = _config(loader)
+    def __init__(self, loader: DataLoader[Any], name: str, kind: type[Any] = DataLoader) -> None:
+        super().__init__(name, _config(loader, kind))
+        self._own = issubclass(kind, DataLoader)
+        """What is watched is torch's loader itself, and its batches are what that says of them."""
         self._batched = loader.batch_sampler is not None
-        self._loader: weakref.ref[Any] = weakref.ref(loader, self._check_gone)
-        self._epochs: dict[int, weakref.ref[WatchedEpoch]] = {}
-        """Those that somebody has. Not changed but replaced: others read it without a lock."""
-        self._length: int | None = None
-        self._ledger = Ledger()
+        self._drop_last = bool(loader.drop_last)
+        self._inner: weakref.ref[Any] = weakref.ref(loader)
+        self._sees = getattr(kind, "__iter__", None) is DataLoader.__iter__
+        """Iterators are torch's own, or one of torch's was seen inside: what is not seen now does not exist."""
+        self._seen: weakref.ref[Any] | None = None
+        """An iterator of torch's that was made before the epoch that it belongs to."""
         self._usage = Usage()
         self._looking = threading.RLock()
         """Held while workers are looked at. The collector may end an epoch there, which looks at them, too."""
@@ -102,77 +96,90 @@ class TorchSource:
         """pid → batches that came from it."""
         self._stall: tuple[int, int, int, int] | None = None
         """Of the stall under way: when it began (ns), batch, worker, batches held back."""
+        if not self._own and onlooker_of(loader) is None:
+            disguise_in_place(loader, _Peek(self))
 
     # -- in the training thread -----------------------------------------------------------------------------
 
-    def begin(self, epoch: WatchedEpoch, iterator: Any) -> tuple[int, Tasks | None]:
-        """An epoch begins; returns its number, and the table of its tasks if it has workers."""
-        number = self._ledger.next_epoch()
-        tasks = None
+    def begin(self, epoch: WatchedEpoch) -> int:
+        number = super().begin(epoch)
         self._yielded = Counter({pid: count for pid, count in self._yielded.items() if pid in self._workers})
+        self._stall = None
+        made, self._seen = None if self._seen is None else self._seen(), None
+        if isinstance(epoch.iterator, _BaseDataLoaderIter):
+            made = epoch.iterator
+        if made is not None:
+            self._look_into(epoch, made)
+        return number
+
+    def saw(self, iterator: Any) -> None:
+        """Another library's loader called `iter()` of torch's."""
+        epoch = self._current() if self.waiting == threading.get_ident() else None
+        if epoch is None:
+            self._seen = weakref.ref(iterator)
+        else:
+            self._look_into(epoch, iterator)
+
+    def _look_into(self, epoch: WatchedEpoch, iterator: Any) -> None:
+        self._sees = True
+        epoch.inner = weakref.ref(iterator)
         if isinstance(iterator, _MultiProcessingDataLoaderIter):
-            tasks = iterator._task_info = Tasks(iterator._task_info, self._put_aside)
+            epoch.tasks = iterator._task_info = Tasks(iterator._task_info, self._put_aside)
             with self._looking:
                 for place, worker in enumerate(iterator._workers):
                     if worker.pid and worker.pid not in self._workers:
                         self._workers[worker.pid] = place
                         self._ledger.worker("born", place, worker.pid)
-        self._stall = None
-        self._length = epoch.length
-        living = {n: each for n, each in self._epochs.items() if each() is not None}
-        self._epochs = {**living, number: weakref.ref(epoch, self._check_gone)}
-        return number, tasks
 
     def enter(self, epoch: WatchedEpoch) -> None:
-        """Training asks for a batch."""
-        self._ledger.enter(epoch.number)
-        self._ledger.times.wait(time.monotonic_ns(), Cause.STARVATION if epoch.batches else Cause.STARTUP)
+        super().enter(epoch)
         if epoch.tasks is not None and epoch.tasks.aside:
             self._put_aside(epoch.tasks)
 
     def leave(self, epoch: WatchedEpoch, batch: Any) -> None:
-        """Training gets it."""
-        ledger, now = self._ledger, time.monotonic_ns()
-        ledger.times.leave(now)
-        ledger.failed = False  # any more, where training has caught the error of a batch
         if self._stall is not None:
+            now = time.monotonic_ns()
+            self._ledger.times.leave(now)
             self._end_stall(now, epoch)
-        samples, size = measure(batch)
-        ledger.batches += 1
-        ledger.samples += (samples or self._config.batch_size or 1) if self._batched else 1
-        ledger.bytes += size
-        if epoch.tasks is not None and 0 <= epoch.tasks.last < len(epoch.iterator._workers):
-            self._yielded[epoch.iterator._workers[epoch.tasks.last].pid] += 1
-        ledger.times.exit(time.monotonic_ns())
+        super().leave(epoch, batch)
+        inner = epoch.inner()
+        if inner is not None and epoch.tasks is not None and 0 <= epoch.tasks.last < len(inner._workers):
+            self._yielded[inner._workers[epoch.tasks.last].pid] += 1
 
-    def fail(self, epoch: WatchedEpoch, reason: str) -> None:
-        """Training gets an error. It may catch it and go on."""
-        now = time.monotonic_ns()
-        self._ledger.times.leave(now)
-        self._ledger.times.exit(now)
+    def fail(self, epoch: WatchedEpoch, error: BaseException) -> None:
         self._stall = None
         if epoch.tasks is not None:
-            self._look_at_workers(epoch.iterator)  # before torch clears away what tells why it failed
-        self._ledger.end_epoch(epoch.number, "failed", epoch.batches, reason)
+            self._look_at_workers(epoch.inner())  # before torch clears away what tells why it failed
+        super().fail(epoch, error)
 
     def end(self, epoch: WatchedEpoch, what: Literal["ended", "abandoned"]) -> None:
-        """An epoch is over."""
-        failed = self._ledger.failed
         self._stall = None
-        if what == "ended":
-            self._ledger.times.leave(time.monotonic_ns())
-        self._ledger.leave(epoch.number)
         if epoch.tasks is not None and what == "abandoned":
-            self._look_at_workers(epoch.iterator)
-        if not (failed and what == "abandoned"):  # of that was told
-            self._ledger.end_epoch(epoch.number, what, epoch.batches)
+            self._look_at_workers(epoch.inner())
+        super().end(epoch, what)
+
+    def _length_of(self, epoch: WatchedEpoch) -> int | None:
+        length = None
+        loader = self._inner()
+        if isinstance(epoch.iterator, _BaseDataLoaderIter) and loader is not None:
+            length = length_of_epoch(loader)
+        return super()._length_of(epoch) if length is None else length
+
+    def _measure(self, batch: Any) -> tuple[int | None, int | None]:
+        if not self._own:
+            return super()._measure(batch)
+        samples, size = measure(batch)
+        if not self._batched:
+            return 1, size or None
+        return samples or (self._config.batch_size if self._drop_last else None), size or None
 
     def _put_aside(self, tasks: Tasks) -> None:
         """A batch is finished but must wait; if training waits for an earlier one, that is a reorder stall."""
         epoch = self._current()
-        if epoch is None or epoch.tasks is not tasks:
+        inner = None if epoch is None else epoch.inner()
+        if epoch is None or inner is None or epoch.tasks is not tasks or self.waiting != threading.get_ident():
             return
-        entry = tasks.get(epoch.iterator._rcvd_idx, ())
+        entry = tasks.get(inner._rcvd_idx, ())
         if len(entry) == 2:
             return  # the one that training asks for was put aside before: no wait
         now = time.monotonic_ns()
@@ -195,68 +202,35 @@ class TorchSource:
 
     # -- in any thread --------------------------------------------------------------------------------------
 
-    def _current(self) -> WatchedEpoch | None:
-        """The epoch that training asked for a batch of last."""
-        reference = self._epochs.get(self._ledger.current)
-        return None if reference is None else reference()
+    def _inside(self, epoch: WatchedEpoch | None) -> Inside:
+        if not self._sees:
+            return super()._inside(epoch)
+        unknown = [f"workers.{name}" for name in _OF_WORKERS] + [f"queues.{name}" for name in _OF_QUEUES]
+        if not _has_proc():
+            unknown += ["workers.rss", "workers.cpu_ms"]
+        pin = PinStage("accelerator" if self._config.pin_memory and torch.accelerator.is_available() else "off")
+        if pin.mode != "off":
+            unknown += _OF_PINNING
+        inner = None if epoch is None or epoch.tasks is None else epoch.inner()
+        try:
+            if epoch is None or inner is None:
+                queues, workers = Queues(), self._idle_workers()
+            else:
+                queues, workers = self._queues_and_workers(inner, epoch.tasks, unknown)
+        except AttributeError:  # a torch whose insides are different: less is seen
+            return super()._inside(epoch)
+        return Inside(queues, workers, pin, tuple(unknown))
 
-    def _check_gone(self, _reference: object = None) -> None:
-        self.gone = self._loader() is None and not any(epoch() is not None for epoch in self._epochs.values())
-
-    def config(self) -> Config:
-        return self._config
-
-    def take_events(self) -> list[Event]:
-        return self._ledger.take_events()
-
-    def apply(self, command: Command, answer: Callable[[Outcome], None]) -> None:
-        answer(Outcome(command.id, "rejected", time.time(), reason="a torch DataLoader cannot be controlled"))
-
-    def snapshot(self, seq: int) -> Snapshot:
-        epoch, ledger = self._current(), self._ledger
-        queues, workers = Queues(), list[Worker]()
-        with contextlib.suppress(AttributeError):  # a torch whose insides are different: less is seen
-            if epoch is not None and epoch.tasks is not None:
-                queues, workers = self._inside(epoch.iterator, epoch.tasks)
-            elif self._workers:
-                self._look_at_workers(None)
-        now = time.monotonic_ns()
-        return Snapshot(
-            seq,
-            time.time(),
-            self._state(),
-            epoch=ledger.current,
-            batch=ledger.batch if epoch is None or epoch.ended else epoch.batches,
-            length=self._length,
-            batches=ledger.batches,
-            samples=ledger.samples,
-            bytes=ledger.bytes,
-            target=self._config.num_workers,
-            queues=queues,
-            times=ledger.times.times(now),
-            epoch_times=ledger.times.since(ledger.epoch_times, now),
-            stalls=Stalls(ledger.stalls, ledger.stall_ns // 1000),
-            pin=PinStage("accelerator" if self._config.pin_memory and torch.accelerator.is_available() else "off"),
-            workers=workers,
-            dropped=ledger.dropped,
-        )
-
-    def _state(self) -> LoaderState:
-        if self.gone:
-            return "closed"
-        if self._ledger.failed:
-            return "failed"
-        if self._ledger.under_way():
-            return "running"
-        return "finished" if self._ledger.epochs else "idle"
-
-    def _inside(self, iterator: Any, tasks: Tasks) -> tuple[Queues, list[Worker]]:
-        """Queues and workers. Torch changes these in the training thread meanwhile: each number is right, but not all
-        are of the same moment.
+    def _queues_and_workers(self, iterator: Any, tasks: Tasks, unknown: list[str]) -> tuple[Queues, list[Worker]]:
+        """Torch changes these in the training thread meanwhile: each number is right, but not all are of the same
+        moment.
         """
         aside = tasks.aside
         unread = _size(iterator._worker_result_queue)
         unpinned, ready = (unread, _size(iterator._data_queue)) if iterator._pin_memory else (0, unread)
+        if unpinned is None or ready is None:
+            unknown += ["queues.index", "queues.pin", "queues.data", "workers.state", "workers.index_queue"]
+            unpinned, ready = unpinned or 0, ready or 0
         unfinished = max(iterator._tasks_outstanding - unpinned - ready, 0)
         alive = self._look_at_workers(iterator)
         workers = [self._worker(number, iterator, unfinished, alive[number]) for number in range(len(alive))]
@@ -283,6 +257,16 @@ class TorchSource:
             rss=resident,
             cpu_ms=processor,
         )
+
+    def _idle_workers(self) -> list[Worker]:
+        """Between epochs."""
+        if self._workers:
+            self._look_at_workers(None)
+        return [
+            Worker(number, pid, "idle", batches=self._yielded[pid], rss=rss, cpu_ms=cpu)
+            for pid, number in sorted(self._workers.items(), key=lambda item: item[1])
+            for rss, cpu in [self._usage.of(pid)]
+        ]
 
     def _look_at_workers(self, iterator: Any) -> list[bool]:
         """Which of an iterator's workers are alive. Those who have gone, be it another's, are told of once."""
@@ -317,11 +301,56 @@ def _exit_status(pid: int, process: Any) -> int | None:
     return -(code & 0x7F) if code & 0x7F else code >> 8
 
 
-def _size(queue: Any) -> int:
+def _size(queue: Any) -> int | None:
+    """None: macOS does not say."""
     try:
         return max(int(queue.qsize()), 0)
-    except (NotImplementedError, OSError, ValueError):
-        return 0  # macOS does not say; a closed queue is empty
+    except NotImplementedError:
+        return None
+    except (OSError, ValueError):
+        return 0  # a closed queue is empty
+
+
+class _Peek:
+    """The `Onlooker` of a loader of torch's inside another library's: its iterators are seen, and left as they are."""
+
+    def __init__(self, source: TorchSource) -> None:
+        self._source = weakref.ref(source)
+
+    def begin(self, iterator: Iterator[Any]) -> Any:
+        source = self._source()
+        try:
+            if source is not None and not source.gone and isinstance(iterator, _BaseDataLoaderIter):
+                source.saw(iterator)
+        except Exception:
+            if source is not None:
+                source.give_up()
+        return iterator
+
+    def restart(self) -> None:
+        """Torch's loaders are not their own iterators."""
+
+    def take(self, advance: Callable[[], Any]) -> Any:
+        return advance()
+
+    def told(self, length: int) -> None:
+        """The length of what is inside need not be that of the whole."""
+
+
+def torch_loader_in(thing: object) -> Any:
+    """Torch's loader: the thing itself, or the only one that it holds, as Accelerate's, timm's and WebLoader do."""
+    if issubclass(type(thing), DataLoader):
+        return thing
+    attributes = None if isinstance(thing, types.ModuleType) else attributes_of(thing)
+    if not isinstance(attributes, dict):
+        return None
+    held = [value[0] if isinstance(value, list) and value else value for value in attributes.values()]
+    loaders = {id(each): each for each in held if issubclass(type(each), DataLoader)}
+    return next(iter(loaders.values())) if len(loaders) == 1 else None
+
+
+def _has_proc() -> bool:
+    return sys.platform == "linux"
 
 
 def length_of_epoch(loader: Any) -> int | None:
@@ -329,23 +358,25 @@ def length_of_epoch(loader: Any) -> int | None:
     return None if isinstance(loader.dataset, IterableDataset) else told_length(loader._index_sampler)
 
 
-def _config(loader: torch.utils.data.DataLoader[Any]) -> Config:
+def _config(loader: DataLoader[Any], kind: type[Any]) -> Config:
     iterable = isinstance(loader.dataset, IterableDataset)
     context = loader.multiprocessing_context or torch.multiprocessing
     return Config(
         dataset=type(loader.dataset).__name__[:256],
         style="iterable" if iterable else "map",
         dataset_length=None if iterable else length_of(loader.dataset),
-        batch_size=loader.batch_size,
+        batch_size=None if loader.batch_size is None else int(loader.batch_size),
         sampler=type(loader.sampler).__name__[:256],
-        num_workers=loader.num_workers,
-        max_workers=loader.num_workers,
+        num_workers=int(loader.num_workers),
+        max_workers=int(loader.num_workers),
         start_method=(context.get_start_method(allow_none=True) or "") if loader.num_workers else "",
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
         in_order=bool(getattr(loader, "in_order", True)),
-        prefetch_factor=loader.prefetch_factor,
+        prefetch_factor=None if loader.prefetch_factor is None else int(loader.prefetch_factor),
         timeout=float(loader.timeout),
         control=False,
         engine="torch",
+        kind="torch DataLoader" if kind is DataLoader else kind.__name__[:256],
+        unknown=["memory_budget"],
     )

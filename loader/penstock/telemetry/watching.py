@@ -1,63 +1,131 @@
-"""`watch`: publish what can be seen of an ordinary torch DataLoader, to look before one switches.
+"""`watch`: publish what can be seen of anything that can be iterated, to look before one switches.
 
-The loader stays the object that it was, of a subclass made on the spot, so that `isinstance`, its attributes and its
-batches are as before; only its iterators come in a wrapper that looks at the clock. A copy or a pickle of it is an
-ordinary loader again. What is seen, and how well: `torch_source`.
+What is watched stays what it was (`disguise`), and is iterated as often as training does; only a look at the clock is
+taken before and after each batch. What is seen, and how well: `watched_source` of anything, `torch_source` of torch's.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-from collections.abc import Iterator
-from typing import Any, TypeVar, cast
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
-import torch
+from torch.utils.data import get_worker_info
 
-from ..engine import Engine
+from ..arguments import text
 from .address import AnyAddress, resolve
+from .disguise import disguise, is_iterable, onlooker_of
 from .source import check_interval
-from .torch_source import TorchSource, length_of_epoch
+from .torch_source import TorchSource, torch_loader_in
+from .watched_epoch import WatchedEpoch, follow
+from .watched_source import WatchedSource, source_of
 
-L = TypeVar("L", bound="torch.utils.data.DataLoader[Any]")
+T = TypeVar("T", bound=Iterable[Any])
 
 log = logging.getLogger("penstock")
 
 
-def watch(dataloader: L, name: str = "train", monitor: bool | str | None = None, publish_interval: float = 0.2) -> L:
-    """Publish what can be seen of a torch DataLoader; returns the same loader, which yields the same batches.
+def watch(iterable: T, name: str = "loader", monitor: bool | str | None = None, publish_interval: float = 0.2) -> T:
+    """Publish what can be seen of a loader; returns it, and it yields the same batches.
 
-    `monitor` is as for `loader.DataLoader`. Without anywhere to publish to, the loader is left alone.
+    A torch DataLoader, one that Accelerate has prepared, another library's, or anything else that can be iterated. Most
+    objects come back as themselves; for some, as lists and generators, what comes back stands in for them, and only
+    what is iterated through it is seen. `monitor` is as for `loader.DataLoader`: without anywhere to publish to, the
+    loader is left alone. Raises TypeError for what cannot be iterated, and for a `loader.DataLoader`.
     """
-    if not isinstance(dataloader, torch.utils.data.DataLoader):
-        raise TypeError(f"watch expects a torch DataLoader, but got {dataloader!r}")
-    if isinstance(getattr(dataloader, "_penstock", None), Engine):
-        raise TypeError("watch is for torch's own DataLoader; this one publishes by itself: give it monitor=")
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"name must be a text, but got name={name!r}")
+    if not is_iterable(iterable):
+        raise TypeError(f"watch expects something that can be iterated, but got {iterable!r}")
+    if _publishes_itself(iterable):
+        raise TypeError("watch is for loaders of others; this one publishes by itself: give it monitor=")
+    text("name", name)
     address = resolve(monitor)
-    if address is None or hasattr(dataloader, "_penstock"):
-        return dataloader
     check_interval(publish_interval)
-    source = TorchSource(dataloader, name)
-    dataloader.__class__ = _watched(cast(Any, type(dataloader)))
-    dataloader.__dict__["_penstock"] = _Watch(source, address, publish_interval)
-    return dataloader
+    if address is None or onlooker_of(iterable) is not None:
+        return iterable
+    try:
+        source = _source(iterable, name)
+        restarts = isinstance(getattr(type(iterable), "__iter__", None), types.FunctionType)
+        watched: T = disguise(iterable, Watch(source, address, publish_interval, restarts))
+        source.attach(watched)
+    except Exception:
+        log.warning("%s cannot be watched; it works as before", name, exc_info=True)
+        return iterable
+    return watched
 
 
-class _Watch:
-    """Begins to publish with the first epoch: by then it is known which process trains, and as which rank."""
+def _publishes_itself(iterable: object) -> bool:
+    """Is it a loader of ours, or of Accelerate's with ours inside?"""
+    from ..dataloader import DataLoader
 
-    def __init__(self, source: TorchSource, address: AnyAddress, interval: float) -> None:
+    inner = torch_loader_in(iterable)
+    return isinstance(inner, DataLoader) and (inner is iterable or isinstance(iterable, type(inner)))
+
+
+def _source(iterable: Any, name: str) -> WatchedSource:
+    loader = torch_loader_in(iterable)
+    return source_of(iterable, name) if loader is None else TorchSource(loader, name, type(iterable))
+
+
+class Watch:
+    """The `Onlooker` of what is watched. Begins to publish with the first epoch: by then it is known which process
+    trains, and as which rank.
+    """
+
+    def __init__(self, source: WatchedSource, address: AnyAddress, interval: float, restarts: bool) -> None:
         self._source = source
         self._address = address
         self._interval = interval
+        self._restarts = restarts
+        """`iter()` runs code of the thing's own: one that is its own iterator may begin anew there."""
         self._owner: int | None = None
         self._publisher: object = None
+        self._epoch: WatchedEpoch | None = None
+        """The one under way, of something that is its own iterator."""
 
-    def begin(self, loader: Any, iterator: Any) -> Any:
-        """The iterator in a wrapper; in a forked copy of the process, as it is."""
+    def begin(self, iterator: Iterator[Any]) -> Any:
+        """The iterator, watched; in a forked copy of the process, as it is."""
+        try:
+            return follow(self._source, iterator) if self._publishes() else iterator
+        except Exception:
+            self._source.give_up()
+            return iterator
+
+    def restart(self) -> None:
+        epoch = self._epoch
+        if epoch is not None and self._restarts and (epoch.batches or epoch.ended):
+            epoch.leave()
+            self._epoch = None
+
+    def take(self, advance: Callable[[], Any]) -> Any:
+        if self._source.waiting == threading.get_ident():
+            return advance()  # an iterator of the thing that calls `next()` of the thing: training waits for that one
+        try:
+            if self._epoch is None and self._publishes():
+                self._epoch = WatchedEpoch(self._source)
+        except Exception:
+            self._source.give_up()
+        epoch = self._epoch
+        if epoch is None or self._owner != os.getpid():
+            return advance()
+        ended = epoch.ended
+        batch = epoch.take(advance)
+        if ended:  # and yet there is another batch: it begins anew by itself
+            self._epoch = None
+        return batch
+
+    def told(self, length: int) -> None:
+        try:
+            self._source.note_length(length)
+        except Exception:
+            self._source.give_up()
+
+    def _publishes(self) -> bool:
+        """Are batches counted here? The first call starts the publisher."""
+        if self._source.gone or get_worker_info() is not None:
+            return False  # in a worker, of whatever loader, nobody trains
         if self._owner is None:
             from .identity import make_identity
             from .publisher import Publisher
@@ -66,87 +134,4 @@ class _Watch:
             publisher = Publisher(self._source, self._address, self._interval, identity=make_identity(self._source))
             publisher.start()
             self._publisher = publisher
-        if self._owner != os.getpid():
-            return iterator
-        return WatchedEpoch(self._source, iterator, length_of_epoch(loader))
-
-
-@functools.cache
-def _watched(plain: Any) -> Any:
-    """A subclass that watches. One base only: else it would be laid out differently, and no loader could become one."""
-
-    class Watched(plain):  # type: ignore[misc]
-        _penstock: _Watch | None = None
-        """Still None in a loader that a library makes anew from the class of a watched one."""
-
-        def __iter__(self) -> Any:
-            iterator = super().__iter__()
-            if self._penstock is None:
-                return iterator
-            try:
-                return self._penstock.begin(self, iterator)
-            except Exception:
-                log.warning("a torch DataLoader cannot be watched; it works as before", exc_info=True)
-                self.__dict__.pop("_penstock")
-                return iterator
-
-        def __reduce_ex__(self, _protocol: Any) -> Any:
-            state = self.__getstate__()
-            if isinstance(state, dict):
-                state = {key: value for key, value in state.items() if key != "_penstock"}
-            return _new, (plain,), state
-
-    Watched.__name__, Watched.__qualname__ = plain.__name__, plain.__qualname__
-    Watched.__module__, Watched.__doc__ = plain.__module__, plain.__doc__
-    return Watched
-
-
-def _new(plain: Any) -> Any:
-    return plain.__new__(plain)
-
-
-class WatchedEpoch:
-    """One of the loader's iterators, and a look at the clock before and after each batch."""
-
-    def __init__(self, source: TorchSource, iterator: Iterator[Any], length: int | None) -> None:
-        self._source = source
-        self.iterator: Any = iterator
-        self.length = length
-        """Batches, where known."""
-        self.batches = 0
-        """Batches so far."""
-        self.ended = False
-        self.number, self.tasks = source.begin(self, iterator)
-
-    def __iter__(self) -> WatchedEpoch:
-        return self
-
-    def __next__(self) -> Any:
-        source = self._source
-        if self.ended:
-            return next(self.iterator)
-        source.enter(self)
-        try:
-            batch = next(self.iterator)
-        except StopIteration:
-            self.ended = True
-            source.end(self, "ended")
-            raise
-        except BaseException as error:
-            source.fail(self, f"{type(error).__name__}: {error}")
-            raise
-        source.leave(self, batch)
-        self.batches += 1
-        return batch
-
-    def __len__(self) -> int:
-        return len(self.iterator)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "iterator":
-            raise AttributeError(name)  # a copy that is being made has none yet
-        return getattr(self.iterator, name)
-
-    def __del__(self) -> None:
-        if "tasks" in self.__dict__ and not self.ended:
-            self._source.end(self, "abandoned")
+        return self._owner == os.getpid()

@@ -12,13 +12,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import penstock
 import pytest
 import torch
 import torch.utils.data
 from penstock.protocol import EpochEvent, Stall, WorkerEvent
 from penstock.telemetry import torch_source
 from penstock.telemetry.torch_source import TorchSource
-from penstock.telemetry.watching import WatchedEpoch, watch
+from penstock.telemetry.watched_epoch import follow
+from penstock.telemetry.watching import watch
 from torch.utils.data import Dataset, IterableDataset
 
 from tests.loader.support import ROOT, Samples, Stream
@@ -108,8 +110,10 @@ def test_without_anywhere_to_publish_to_it_is_left_alone() -> None:
 
 
 def test_what_it_does_not_take(server: GoodServer) -> None:
-    with pytest.raises(TypeError, match="torch DataLoader"):
-        watch([1, 2], monitor=server.url)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="iterated"):
+        watch(3, monitor=server.url)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="publishes by itself"):
+        watch(penstock.DataLoader(Samples("int", 6)), monitor=server.url)
     with pytest.raises(ValueError, match="monitor"):
         watch(Torch(Samples("int", 6)), monitor="nowhere")
     with pytest.raises(ValueError, match="publish_interval"):
@@ -147,7 +151,7 @@ def test_a_reorder_stall_is_seen_with_its_culprit(server: GoodServer) -> None:
 
 def test_every_moment_is_counted_once() -> None:
     source = TorchSource(Torch(Samples("int", 6)), "train")
-    epoch = WatchedEpoch(source, iter(range(5)), 5)
+    epoch = follow(source, iter(range(5)))
     began = time.monotonic()
     for _ in epoch:
         time.sleep(0.01)
@@ -248,11 +252,11 @@ def test_a_look_into_a_loader_amidst_an_epoch_is_another_epoch(workers: int) -> 
     plain = Torch(Samples("int", 30), num_workers=workers)
     source = TorchSource(plain, "train")
     began = time.monotonic()
-    epoch = WatchedEpoch(source, iter(plain), 30)
+    epoch = follow(source, iter(plain))
     for number, _ in enumerate(epoch, 1):
         time.sleep(0.005)
         if number == 10:
-            next(WatchedEpoch(source, iter(plain), 30))
+            next(follow(source, iter(plain)))
         if number > 10:
             stats = source.snapshot(0)
             assert (stats.state, stats.epoch, stats.batch, stats.batches) == ("running", 0, number, number + 1)
@@ -270,7 +274,7 @@ def test_a_look_into_a_loader_amidst_an_epoch_is_another_epoch(workers: int) -> 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_time_after_an_error_that_training_caught_is_counted(workers: int) -> None:
     source = TorchSource(plain := Torch(Fails(), num_workers=workers), "train")
-    epoch = WatchedEpoch(source, iter(plain), 4)
+    epoch = follow(source, iter(plain))
     assert [int(next(epoch)), int(next(epoch))] == [0, 1]
     with pytest.raises(LookupError):
         next(epoch)
@@ -292,7 +296,7 @@ def test_a_worker_s_batches_are_those_that_training_got(persistent: bool) -> Non
     plain = Torch(Stream("int", 20), num_workers=2, persistent_workers=persistent)
     source = TorchSource(plain, "train")
     for epoch in range(2):
-        watched = WatchedEpoch(source, iter(plain), None)
+        watched = follow(source, iter(plain))
         for _ in range(20):
             next(watched)
         expected = 10 * (epoch + 1 if persistent else 1)
@@ -310,7 +314,7 @@ def test_a_worker_s_batches_are_those_that_training_got(persistent: bool) -> Non
 
 def test_the_collector_may_end_an_epoch_while_workers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     source = TorchSource(plain := Torch(Samples("int", 20), num_workers=1), "train")
-    epochs = [WatchedEpoch(source, iter(plain), 20) for _ in range(2)]
+    epochs = [follow(source, iter(plain)) for _ in range(2)]
     for epoch in epochs:
         next(epoch)
     del epoch
