@@ -20,11 +20,11 @@ from .taking import by_next
 
 _clock = time.monotonic_ns
 
-CHEAP = 5_000
+CHEAP = 20_000
 """Samples that take less than so many ns are timed in one batch of TIMED_STRIDE only: the clock would cost more."""
 TIMED_STRIDE = 16
-WARY = 1024
-"""Batches of which all samples are timed after one of the cheap ones took long."""
+WARY = 256
+"""Batches of which all samples are timed after one of cheap samples took long; rarely enough to cost nothing."""
 
 
 class Fetcher(Protocol):
@@ -52,10 +52,14 @@ class Pace:
         self._time_all = time_all
         self._hasty = 0
         self._wary = 0
+        self._rest = 0
+        """Batches for which nothing makes it wary: on a busy machine a batch of cheap samples often takes long."""
         self._found_cheap = False
 
     def hurries(self) -> bool:
         """Is the next batch fetched in haste?"""
+        if self._rest:
+            self._rest -= 1
         if self._hasty:
             self._hasty -= 1
             return True
@@ -65,18 +69,22 @@ class Pace:
         """A batch was fetched in haste: ns a sample, if that was not cheap; else 0."""
         if taken <= CHEAP * samples:
             return 0
-        self._hasty, self._wary = 0, WARY
+        self._be_wary()
         return taken // max(samples, 1)
 
     def judge(self, taken: int, samples: int) -> None:
         """The samples of a batch were timed."""
-        cheap = taken < CHEAP * samples
-        if not cheap and self._found_cheap:
-            self._wary = WARY
-        elif self._wary:
+        if self._wary:
             self._wary -= 1
-        elif cheap and not self._time_all:
+        elif taken >= CHEAP * samples:
+            if self._found_cheap:
+                self._be_wary()
+        elif not self._time_all:
             self._hasty, self._found_cheap = TIMED_STRIDE - 1, True
+
+    def _be_wary(self) -> None:
+        if not self._rest:
+            self._hasty, self._wary, self._rest = 0, WARY, 16 * WARY
 
 
 class MapFetcher:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from signal import strsignal
+
 from ..failures import WorkerLostError
 from ..telemetry.ledger import Ledger
 from .arrivals import Arrivals
@@ -36,6 +38,9 @@ class Losses:
             return True
         cause = f"signal {signal}" if signal else f"exit code {exitcode}"
         message = f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly: worker {worker.id}, {cause}"
+        if signal:  # torch's words, for those who look for them
+            words = strsignal(-exitcode)
+            message = f"DataLoader worker (pid {worker.pid}) is killed by signal: {words}. {message}"
         window = epoch.window
         if isinstance(window, ShardedWindow):
             ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, window.restartable)
