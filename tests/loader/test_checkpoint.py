@@ -556,3 +556,85 @@ def test_the_digest_grows_with_every_batch(loaders: Loaders) -> None:
     for _ in loader:
         digests.append(loader.stats().digest)
     assert len(set(digests)) == len(digests) == 8
+
+
+class Counting(data.IterableDataset[Any]):
+    """Keeps from epoch to epoch how often it was read, and draws random numbers."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epochs += 1
+        for number in range(6):
+            yield self.epochs * 100 + number, torch.rand(()).item()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epochs = state["epochs"]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_what_an_iterable_dataset_keeps_from_epoch_to_epoch_is_saved(loaders: Loaders, workers: int) -> None:
+    """And, with persistent workers, the random numbers after it are those of the uninterrupted run."""
+
+    def make() -> DataLoader[Any]:
+        torch.manual_seed(SEED)
+        return loaders(Counting(), 2, num_workers=workers, persistent_workers=workers > 0)
+
+    whole = make()
+    epochs = [plain(whole) for _ in range(3)]
+    stopped = make()
+    plain(stopped)
+    plain(stopped)
+    state = json.loads(json.dumps(stopped.state_dict()))
+    streams = torch.get_rng_state()
+    resumed = make()
+    resumed.load_state_dict(state)
+    torch.set_rng_state(streams)
+    assert plain(resumed) == epochs[2]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("style", ["map", "iterable"])
+def test_after_break_the_state_is_where_training_stopped(
+    loaders: Loaders, workers: int, persistent: bool, style: str
+) -> None:
+    """Also when the iterator is gone, and as text."""
+    if persistent and not workers:
+        return
+
+    def make() -> DataLoader[Any]:
+        torch.manual_seed(SEED)
+        source: Any = SOURCE if style == "map" else SavedStream(LENGTH)
+        more: dict[str, Any] = {"generator": torch.Generator().manual_seed(1)} if style == "map" else {}
+        shuffle = True if style == "map" else None
+        return loaders(source, 3, num_workers=workers, persistent_workers=persistent, shuffle=shuffle, **more)
+
+    whole = plain(make())
+    stopped = make()
+    for position, _ in enumerate(stopped):
+        if position == 2:
+            break
+    state = json.loads(json.dumps(stopped.state_dict()))
+    assert (state["epoch"], state["batch"]) == (0, 3)
+    resumed = make()
+    resumed.load_state_dict(state)
+    if style == "iterable" and workers == 0:  # it draws from training's own generators, which are training's to save
+        assert [batch[0] for batch in plain(resumed)] == [batch[0] for batch in whole[3:]]
+    else:
+        assert plain(resumed) == whole[3:]
+
+
+def test_a_sampler_s_own_state_is_kept_between_epochs(loaders: Loaders) -> None:
+    whole = loaders(SOURCE, 3, sampler=Wandering())
+    epochs = [plain(whole) for _ in range(3)]
+    stopped = loaders(SOURCE, 3, sampler=Wandering())
+    plain(stopped)
+    plain(stopped)
+    resumed = loaders(SOURCE, 3, sampler=Wandering())
+    resumed.load_state_dict(stopped.state_dict())
+    assert plain(resumed) == epochs[2]
