@@ -136,11 +136,13 @@ import os, resource, warnings
 from penstock import DataLoader
 from tests.loader.support import Full
 warnings.simplefilter("ignore")
-list(DataLoader(Full(1), num_workers=1, pin_memory=True))  # imports what it needs
+def load(length, workers):  # forked: a server that was started by root would not listen to anybody else
+    return list(DataLoader(Full(length), num_workers=workers, pin_memory=True, multiprocessing_context="fork"))
+load(1, 1)  # imports what it needs
 if os.getuid() == 0:  # root has no limit
     os.setgid(65534); os.setuid(65534)
 resource.setrlimit(resource.RLIMIT_MEMLOCK, ({limit}, {limit}))
-batches = list(DataLoader(Full(60), num_workers=2, pin_memory=True))
+batches = load(60, 2)
 assert all((batch == i).all() for i, batch in enumerate(batches))
 locked = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmLck"))
 assert locked << 10 <= {limit}, locked
