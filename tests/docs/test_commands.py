@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock import DataLoader
+from penstock import DataLoader, discovery
 
 from tests.backend.harness import dashboard, environment
 from tests.docs.commands import Command, commands
@@ -152,6 +152,7 @@ def watched_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("PENSTOCK_RUN", "demo")
     with dashboard(tmp_path, "--data", ":memory:"):
+        wait_until(discovery.read, "word of where it is")  # else the loader would start one of its own
         train: DataLoader[Any] = DataLoader(
             Samples("int", 1_000_000), num_workers=1, name="train", monitor=True, publish_interval=0.05
         )

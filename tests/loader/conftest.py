@@ -8,12 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
 
 import pytest
 from penstock import engine
 
-from tests.loader.support import Script, Scripts, Template, descendants, described, open_descriptors
+from tests.loader.support import Script, Scripts, Template, descendants, described, helpers, open_descriptors
 from tests.patience import PATIENCE
 
 
@@ -26,12 +25,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nothing_left_behind() -> Iterator[None]:
     """The test leaves as many processes, threads and descriptors as it found."""
-    processes, helpers = descendants(os.getpid()), _helpers()
+    processes, known = descendants(os.getpid()), helpers()
     descriptors, threads = open_descriptors(), threading.active_count()
     yield
     deadline = time.monotonic() + PATIENCE
     while True:
-        started = _helpers() - helpers
+        started = helpers() - known
         left = descendants(os.getpid()) - processes - started
         more_descriptors = open_descriptors() - descriptors - 2 * len(started)
         more_threads = threading.active_count() - threads
@@ -66,12 +65,3 @@ def script(template: Template) -> Scripts:
             running.end()
 
     return run
-
-
-def _helpers() -> set[int]:
-    """Python's own helpers for `spawn` and `forkserver`, which live as long as this process."""
-    pids = {
-        getattr(forkserver._forkserver, "_forkserver_pid", None),
-        getattr(resource_tracker._resource_tracker, "_pid", None),
-    }
-    return {pid for pid in pids if pid is not None}

@@ -13,6 +13,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,21 @@ def values(batches: Any) -> list[Any]:
 
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def children() -> set[int]:
+    """This process's own, those included that have ended and wait to be reaped."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+
+
+def helpers() -> set[int]:
+    """Python's own helpers for `spawn` and `forkserver`, which live as long as this process."""
+    pids = {
+        getattr(forkserver._forkserver, "_forkserver_pid", None),
+        getattr(resource_tracker._resource_tracker, "_pid", None),
+    }
+    return {pid for pid in pids if pid is not None}
 
 
 def descendants(root: int) -> set[int]:

@@ -517,13 +517,14 @@ def test_a_failed_shard_is_not_read_again_from_its_beginning(loaders: Loaders) -
     assert not set(numbers) & set(got)
 
 
-def test_a_failed_batch_counts_as_had(loaders: Loaders) -> None:
-    class Broken(Samples):
-        def __getitem__(self, key: Any) -> Any:
-            if key == 4:
-                raise KeyError("four")
-            return super().__getitem__(key)
+class Broken(Samples):
+    def __getitem__(self, key: Any) -> Any:
+        if key == 4:
+            raise KeyError("four")
+        return super().__getitem__(key)
 
+
+def test_a_failed_batch_counts_as_had(loaders: Loaders) -> None:
     for workers in (0, 1):
         loader = loaders(Broken("int", 10), 2, num_workers=workers)
         iterator = iter(loader)

@@ -540,6 +540,16 @@ def test_a_persistent_pool_resumed_between_epochs_goes_on(loaders: Loaders) -> N
     assert InThread(lambda: len(list(loader))).result() == 8
 
 
+class WaitsAtBirth:
+    """A worker_init_fn that waits for a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, _worker: int) -> None:
+        wait_until(self.file.exists, "leave to begin")
+
+
 class Clock:
     """The module `time`, with a monotonic clock that can be put forward."""
 
@@ -561,10 +571,7 @@ def test_the_timeout_stands_still_while_paused(
     for module in (conductor, pool):
         monkeypatch.setattr(module, "time", clock)
 
-    def wait_at_birth(_: int) -> None:
-        wait_until(born.exists, "leave to begin")
-
-    loader = loaders(Samples("int", 4), num_workers=1, timeout=PATIENCE, worker_init_fn=wait_at_birth)
+    loader = loaders(Samples("int", 4), num_workers=1, timeout=PATIENCE, worker_init_fn=WaitsAtBirth(born))
     iterator = iter(loader)
     waiting = InThread(lambda: [batch.item() for batch in iterator])
     wait_until(lambda: loader.stats().times.startup_us, "the wait")

@@ -99,10 +99,20 @@ def test_a_key_error_is_readable() -> None:
     assert str(caught.value).count("\n") > 3
 
 
-@pytest.mark.parametrize("error", [OddError(3, reason="broken"), type("LocalError", (Exception,), {})("broken")])
-def test_an_exception_that_cannot_be_made_again_becomes_a_runtime_error(error: Exception) -> None:
-    with pytest.raises(RuntimeError, match=rf"(?s){type(error).__name__}.*batch 5.*broken"):
-        list(DataLoader(Faulty(error), num_workers=1))
+class FaultyThere(Faulty):
+    """Its error is made in the worker: it could not be sent there either."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            kind: Any = OddError if self.error == "OddError" else type("LocalError", (Exception,), {})
+            raise kind(3, reason="broken") if kind is OddError else kind("broken")
+        return index
+
+
+@pytest.mark.parametrize("name", ["OddError", "LocalError"])
+def test_an_exception_that_cannot_be_made_again_becomes_a_runtime_error(name: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"(?s){name}.*batch 5.*broken"):
+        list(DataLoader(FaultyThere(name), num_workers=1))
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -35,6 +35,7 @@ class WithHelper(Samples):
         if not mark.exists():
             mark.write_text(str(os.getpid()))
             if (pid := os.fork()) == 0:
+                signal.alarm(int(PATIENCE))  # it ends, even if the test cannot end it
                 signal.pause()
                 os._exit(0)
             mark.write_text(str(pid))

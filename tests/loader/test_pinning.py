@@ -137,11 +137,13 @@ import os, resource, warnings
 from penstock import DataLoader
 from tests.loader.support import Full
 warnings.simplefilter("ignore")
-list(DataLoader(Full(1), num_workers=1, pin_memory=True))  # imports what it needs
+def make(length, workers):  # forked: a server that was started by root would not listen to anybody else
+    return DataLoader(Full(length), num_workers=workers, pin_memory=True, multiprocessing_context="fork")
+list(make(1, 1))  # imports what it needs
 if os.getuid() == 0:  # root has no limit
     os.setgid(65534); os.setuid(65534)
 resource.setrlimit(resource.RLIMIT_MEMLOCK, ({limit}, {limit}))
-made = DataLoader(Full(60), num_workers=2, pin_memory=True)
+made = make(60, 2)
 batches = list(made)
 pin = made.stats().pin
 assert pin.batches == 60

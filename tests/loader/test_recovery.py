@@ -91,7 +91,7 @@ def test_a_worker_that_dies_of_a_batch_is_replaced(loaders: Loaders, tmp_path: P
     with pytest.warns(UserWarning, match=r"worker \(pid\(s\) \d+\) exited unexpectedly") as warned:
         assert plain(loader) == expected
     assert fate.struck() == 2
-    assert len(warned) == 1
+    assert [each.category for each in warned].count(UserWarning) == 1
     assert loader.stats().digest == digest
     assert loader.stats().recoveries == 2
     told = deaths(loader)
@@ -128,6 +128,8 @@ def test_a_worker_killed_between_epochs_is_replaced(loaders: Loaders) -> None:
     got += InThread(lambda: plain(loader)).result()
     assert got == expected
     assert loader.stats().digest == digest
+    # The other worker may have made the whole epoch before the pool heard of it.
+    wait_until(lambda: loader.stats().recoveries == 1, "news of it")
     assert [(each.pid, each.signal) for each in deaths(loader)] == [(pids[1], "SIGKILL")]
 
 
@@ -173,17 +175,18 @@ def test_a_batch_that_kills_too_many_workers_is_an_error_and_the_epoch_goes_on(
     assert str(died[-1].pid) in text
 
 
-def test_crashes_of_different_batches_do_not_add_up(loaders: Loaders, tmp_path: Path) -> None:
-    class Clumsy(Counting):
-        def __getitem__(self, index: int) -> Any:
-            if index % 4 == 0:
-                Fate(self.folder, "SIGKILL", 0).strike()
-                mark = self.folder / f"once {index}"
-                if not mark.exists():
-                    mark.touch()
-                    signal.raise_signal(signal.SIGKILL)
-            return super().__getitem__(index)
+class Clumsy(Counting):
+    """Every fourth sample ends the worker that is the first to fetch it."""
 
+    def __getitem__(self, index: int) -> Any:
+        mark = self.folder / f"once {index}"
+        if index % 4 == 0 and not mark.exists():
+            mark.touch()
+            signal.raise_signal(signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_crashes_of_different_batches_do_not_add_up(loaders: Loaders, tmp_path: Path) -> None:
     expected, digest = undisturbed(loaders)
     loader = seeded(loaders, Clumsy(tmp_path), max_retries=1)
     assert plain(loader) == expected

@@ -147,7 +147,7 @@ def seed_without_numpy(connection: Connection) -> None:
 def test_numpy_is_left_alone_where_it_is_not_loaded() -> None:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    process = context.Process(target=seed_without_numpy, args=(there,))
+    process = context.Process(target=seed_without_numpy, args=(there,), daemon=True)
     process.start()
     assert here.poll(PATIENCE)
     assert here.recv() == []

@@ -71,13 +71,14 @@ def test_worker_info_is_torchs() -> None:
     assert seen(DataLoader) <= theirs
 
 
-def test_every_iterable_worker_has_torchs_info() -> None:
-    class Told(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            info = loader.get_worker_info()
-            assert info is not None
-            yield info.id, info.num_workers, info.seed
+class Told(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        info = loader.get_worker_info()
+        assert info is not None
+        yield info.id, info.num_workers, info.seed
 
+
+def test_every_iterable_worker_has_torchs_info() -> None:
     def seen(kind: Any) -> list[Any]:
         generator = torch.Generator().manual_seed(11)
         return list(kind(Told(), num_workers=3, collate_fn=as_is, generator=generator))
