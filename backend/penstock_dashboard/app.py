@@ -13,17 +13,20 @@ from .core import Backend
 from .routes import commands, health, loaders, pages, session, sockets
 from .security.access import Access
 from .security.gate import Gate
+from .security.links import Links
 from .security.tokens import Keyring
 from .settings import VERSION, Settings
 
 
-def create_app(settings: Settings, keyring: Keyring, backend: Backend | None = None) -> ASGIApp:
+def create_app(
+    settings: Settings, keyring: Keyring, backend: Backend | None = None, links: Links | None = None
+) -> ASGIApp:
     """The whole backend as one ASGI application."""
     backend = backend or Backend(settings)
-    return Gate(create_api(settings, keyring, backend), settings)
+    return Gate(create_api(settings, keyring, backend, links or Links(settings.limits.links)), settings)
 
 
-def create_api(settings: Settings, keyring: Keyring, backend: Backend) -> FastAPI:
+def create_api(settings: Settings, keyring: Keyring, backend: Backend, links: Links) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await backend.start()
@@ -43,7 +46,7 @@ def create_api(settings: Settings, keyring: Keyring, backend: Backend) -> FastAP
     )
     app.state.backend = backend
     backend.admits = lambda token: keyring.named(token.name) == token
-    app.state.access = Access(settings, keyring)
+    app.state.access = Access(settings, keyring, links)
     problems.install(app)
     for module in (health, session, loaders, commands, sockets):
         app.include_router(module.router)

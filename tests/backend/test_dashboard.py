@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from penstock import discovery
 from penstock.protocol import EpochEvent
@@ -46,10 +47,22 @@ def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_line_with_a_link_that_signs_in(running: Dashboard) -> None:
-    found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#token=(\S+)", running.link)
+    found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#once=(\S+)", running.link)
     assert found is not None
     with running.http(None) as client:
-        assert client.post("/api/session", json={"token": found[2]}).status_code == 200
+        assert client.post("/api/session", json={"once": found[2]}).status_code == 200
+        assert client.post("/api/session", json={"once": found[2]}).status_code == 401, "it works once"
+
+
+@pytest.mark.usefixtures("at_home")
+def test_open_makes_another_link(running: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["open", "--print"]) == 0
+    said = capsys.readouterr()
+    assert running.secrets["local"] not in said.out + said.err
+    found = re.fullmatch(rf"{running.url}/#once=(\S+)\n", said.out)
+    assert found is not None
+    with running.http(None) as client:
+        assert client.post("/api/session", json={"once": found[1]}).json()["session"]["scopes"]
 
 
 @pytest.mark.usefixtures("at_home")
@@ -161,7 +174,10 @@ def test_listening_to_the_network_says_what_that_means(folder: Path) -> None:
         link = process.stdout.readline()
         assert "not encrypted" in process.stderr.readline()
         assert "http://127.0.0.1:" in link
-        assert link.strip().endswith("#token=from-compose"), "the environment can set the token"
+        assert "from-compose" not in link, "what is printed has no token in it"
+        base = link.split()[-1].partition("/#")[0]
+        answer = httpx.get(f"{base}/api/session", headers={"Authorization": "Bearer from-compose"})
+        assert answer.status_code == 200, "the environment can set the token"
     finally:
         process.kill()
         process.communicate()

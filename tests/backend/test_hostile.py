@@ -21,7 +21,7 @@ from tests.backend.harness import BRISK, PATIENCE, Address, Running, serving, un
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with little patience and few seats."""
     folder = tmp_path_factory.mktemp("strict")
-    limits = Limits(handshake=0.5, publishers=3, viewers=3, connections=40)
+    limits = Limits(handshake=0.5, idle=0.5, publishers=4, viewers=4, guests=16, strangers=16)
     with serving(Settings(timing=BRISK, limits=limits), folder) as server:
         yield server
 
