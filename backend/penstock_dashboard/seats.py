@@ -16,6 +16,8 @@ is waited for: a connection that does not read cannot be closed in an orderly wa
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -123,6 +125,9 @@ class Seats:
     def _hang_up(self, seat: Seat) -> None:
         self.hung_up += 1
         self.leave(seat)
+        connection = seat.transport.get_extra_info("socket")
+        if connection is not None:  # else the kernel would go on trying to deliver what is not read
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         seat.transport.abort()
 
 

@@ -15,6 +15,9 @@ INTERVAL = 60.0
 GRACE = 2.0
 """Seconds after a full minute in which its last samples may still come."""
 
+ROWS_PER_CHUNK = 2000
+"""Samples that are taken at a time. At the usual rate there are 300 in a minute; a loader may send many more."""
+
 Samples = dict[int, list[Sample]]
 """Loader → its samples."""
 
@@ -52,18 +55,20 @@ def size_of(samples: list[Sample]) -> int:
 
 def compact(connection: sqlite3.Connection, done: Samples, rest: Samples, owners: dict[int, int], now: float) -> None:
     """Turn the log of some loaders, but for the rest, into chunks. Runs in a transaction."""
-    for key, samples in done.items():
-        buckets = sorted((single(sample) for sample in samples), key=lambda bucket: bucket.at)
+    for key, unsorted in done.items():
+        samples = sorted(unsorted, key=lambda sample: sample.at)
         owner = owners.get(key, 0)
-        rows = [
-            (tier, key, rows[0].at, now, to_rows(rows), owner)
-            for tier, width in enumerate(TIERS)
-            for rows in (regroup(buckets, width) if width else buckets,)
-        ]
-        connection.executemany(
-            "INSERT INTO chunks (tier, loader, start, stored, rows, owner) VALUES (?, ?, ?, ?, ?, ?)", rows
-        )
-        charge(connection, owner, sum(len(row[4]) for row in rows))
+        for first in range(0, len(samples), ROWS_PER_CHUNK):
+            buckets = [single(sample) for sample in samples[first : first + ROWS_PER_CHUNK]]
+            rows = [
+                (tier, key, rows[0].at, now, to_rows(rows), owner)
+                for tier, width in enumerate(TIERS)
+                for rows in (regroup(buckets, width) if width else buckets,)
+            ]
+            connection.executemany(
+                "INSERT INTO chunks (tier, loader, start, stored, rows, owner) VALUES (?, ?, ?, ?, ?, ?)", rows
+            )
+            charge(connection, owner, sum(len(row[4]) for row in rows))
     connection.execute("CREATE TEMP TABLE IF NOT EXISTS done (loader INTEGER PRIMARY KEY)")
     connection.execute("DELETE FROM done")
     connection.executemany("INSERT INTO done (loader) VALUES (?)", [(key,) for key in done])

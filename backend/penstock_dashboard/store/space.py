@@ -70,6 +70,8 @@ class Space:
         """Samples of all loaders that may wait for compaction."""
         self.dropped = 0
         """Bytes of records that were dropped before their time."""
+        self.untidy = False
+        """`tidy` has more to do."""
         self._log_size = self.reserve // 5
         """Bytes from which on the log is emptied."""
         self._loaders: dict[int, tuple[int, int]] = {}
@@ -135,16 +137,22 @@ class Space:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def tidy(self, connection: sqlite3.Connection) -> None:
-        """Give pages back to the disk, for a moment, if many are free or the file is too large."""
+        """Give pages back to the disk, for a moment, if many are free or the file is too large. `untidy` says whether
+        some are left.
+        """
         end = time.monotonic() + TIDY
         while time.monotonic() < end:
             pages, free = self._pages(connection)
             excess = pages * self._page > self.cap  # a file from before, or with a smaller --max-size than before
             if excess and not free and not self._drop_some(connection):
+                self.untidy = False  # what is left must be kept
                 return
             if not excess and free <= max(pages // 4, STEP):
+                self.untidy = False
                 return
-            connection.execute(f"PRAGMA incremental_vacuum({STEP})").fetchall()
+            self.untidy = True
+            # As a script: `execute` would take one step, and each step gives back one page.
+            connection.executescript(f"PRAGMA incremental_vacuum({STEP})")
             connection.execute(f"PRAGMA max_page_count = {self.cap // self._page}").fetchone()
             self.checkpoint(connection)
 

@@ -106,7 +106,8 @@ class Writer(threading.Thread):
         while True:
             with self._condition:
                 while not (self._ending or self._jobs or self._is_due()):
-                    self._condition.wait(1.0 if self._due is None else max(0.0, self._due - time.monotonic()))
+                    idle = 0.0 if self.space.untidy else 1.0
+                    self._condition.wait(idle if self._due is None else max(0.0, self._due - time.monotonic()))
                     if self._due is None or compaction.due(self._compacted, time.time()):
                         break
                 batch, jobs = self._batch, self._jobs
