@@ -20,10 +20,22 @@ from penstock import discovery
 from penstock.protocol import EpochEvent
 from penstock_dashboard.cli import main
 from penstock_dashboard.dashboard import add_parser, settings_from
+from penstock_dashboard.security.tokens import Keyring, save
 from penstock_dashboard.settings import DAY, HOUR, Settings
 from websockets.exceptions import ConnectionClosed
 
-from tests.backend.harness import PATIENCE, ROOT, Dashboard, dashboard, environment, serving, spawn, until
+from tests.backend.harness import (
+    PATIENCE,
+    ROOT,
+    SECRETS,
+    TOKENS,
+    Dashboard,
+    dashboard,
+    environment,
+    serving,
+    spawn,
+    until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +193,44 @@ def test_listening_to_the_network_says_what_that_means(folder: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_home_that_cannot_be_written_to_is_no_reason_to_fail(folder: Path) -> None:
+    """It goes on in memory, and says what that means: in words, and on the page."""
+    no = "/proc/nowhere"
+    token = "known-to-the-test"
+    process = spawn(folder, "--port", "0", PENSTOCK_TOKEN=token, HOME=no, XDG_STATE_HOME=no, XDG_RUNTIME_DIR=no)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        link = process.stdout.readline().split()[-1]
+        headers = {"Authorization": f"Bearer {token}"}
+        status = httpx.get(f"{link.partition('/#')[0]}/api/status", headers=headers).json()
+        assert status["in_memory"] and "memory" in status["warning"]
+        process.terminate()
+        said = process.communicate(timeout=PATIENCE)[1]
+        assert process.returncode == 0
+        assert "is kept in memory" in said and "Traceback" not in said
+        assert len(said.splitlines()) == 3, said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_tokens_that_can_only_be_read_hold(folder: Path) -> None:
+    path = folder / "tokens.json"
+    save(path, TOKENS)
+    with open_lock_refused(path):
+        assert Keyring(path).find(SECRETS["local"]) is not None
+
+
+@contextlib.contextmanager
+def open_lock_refused(path: Path) -> Iterator[None]:
+    """A folder stands where the lock should be, as if nothing could be written here; root may write anywhere else."""
+    lock = path.with_name(f".{path.name}.lock")
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    yield
+    lock.rmdir()
 
 
 def test_the_backend_imports_no_torch() -> None:

@@ -141,26 +141,44 @@ def test_a_file_of_a_later_version_degrades_to_memory_and_is_left_alone(folder: 
     connection.close()
 
 
-def test_a_full_disk_degrades_to_memory_while_loaders_and_viewers_go_on(folder: Path) -> None:
+def test_a_full_disk_degrades_to_memory_and_what_was_acknowledged_is_there_afterwards(folder: Path) -> None:
     """The limit on file size stands in for the disk: from some write on, writing fails."""
 
     def small_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
 
+    where = ("--data", str(folder / "data"))
     with (
-        dashboard(folder, "--data", str(folder / "data"), before=small_disk) as server,
+        dashboard(folder, *where, before=small_disk) as server,
         server.viewer() as viewer,
         server.loader("filling") as loader,
     ):
         assert viewer.session.warning == ""
-        written = 0
+        acked, written = -1, 0
         while not server.get("/api/status")["warning"]:
-            for _ in range(20):
+            for _ in range(5):
                 loader.events(EpochEvent(time.time(), "failed", loader.seq, reason="x" * 8000))
+            acked = max(acked, *acknowledgements(loader, 0.3), -1)
             written += 1
             assert written < 200, "the disk never became full"
+        assert acked >= 0
         assert "memory" in viewer.expect(Session).warning
         check_degraded(server)
+        acked = max(acked, *acknowledgements(loader, 0.3), -1)
+        sent = loader.seq
+    with dashboard(folder, *where) as mended, mended.loader("filling") as back:
+        assert acked <= back.welcome.last_seq < sent - 1, "what was acknowledged, and not what was kept in memory"
+        assert epochs(mended, back.id) == list(range(back.welcome.last_seq + 1))
+
+
+def test_after_a_clean_stop_the_database_is_one_file(folder: Path) -> None:
+    with dashboard(folder, "--data", str(folder / "data")) as server, server.loader() as loader, server.viewer():
+        loader.snapshot()
+        loader.acknowledged(loader.events(EpochEvent(time.time(), "started", 1)))
+        server.get(f"/api/loaders/{loader.id}/history")
+        server.get(f"/api/loaders/{loader.id}/events")
+        assert server.stop() == 0
+    assert [path.name for path in (folder / "data").glob(f"{FILE_NAME}*")] == [FILE_NAME]
 
 
 def test_an_unwritable_folder_degrades_to_memory(folder: Path) -> None:
