@@ -75,6 +75,7 @@ class Publisher:
         self._bytes = TokenBucket(limits.byte_burst, limits.byte_rate)
         self._token_bytes = backend.publishers.bytes_of(token.name)
         self._seat = seat_of(socket.scope)
+        self._owner = 0
 
     async def serve(self) -> None:
         sender = asyncio.create_task(self._send())
@@ -152,7 +153,7 @@ class Publisher:
             await asyncio.sleep(delay)
         try:
             async with asyncio.timeout(self._backend.settings.limits.patience):
-                await self._backend.store.room()
+                await self._backend.store.room(self._owner)
         except TimeoutError:
             self._backend.refuse("messages")
             self.close(TRY_LATER, "the store cannot keep up; come back later")
@@ -176,8 +177,8 @@ class Publisher:
             hello = _decode(data, PROTOCOL[1])
             if not isinstance(hello, Hello):
                 raise BadMessage("the first message must be hello")
-            owner = self._backend.store.owner(self.token.name)
-            entry = self._backend.registry.welcome(self._checked(hello), owner)
+            self._owner = self._backend.store.owner(self.token.name)
+            entry = self._backend.registry.welcome(self._checked(hello), self._owner)
         except (BadMessage, Refusal) as refusal:
             self._backend.counters.bad_messages += 1
             if isinstance(refusal, Full):
@@ -250,7 +251,7 @@ class Publisher:
         assert isinstance(data, bytes), "text is not decoded"
         entry.take(snapshot, data)
         mark = Mark(entry.hello.identity.incarnation, snapshot.seq)
-        self._backend.store.sample(entry.key, Sample(snapshot.at, pack(entry.rates)), mark)
+        self._backend.store.sample(entry.key, entry.owner, Sample(snapshot.at, pack(entry.rates)), mark)
         if entry.presence != "connected":
             entry.presence = "connected"
             self._backend.hub.changed(entry)

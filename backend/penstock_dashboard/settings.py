@@ -63,7 +63,8 @@ class Limits(Struct, frozen=True):
     token_byte_burst: float = 64 << 20
     """Bytes that they may send at once."""
     batch: int = 8 << 20
-    """Bytes that wait for the disk (less with a small `max_bytes`); beyond it, nothing more is read from loaders."""
+    """Bytes that wait for the disk (less with a small `max_bytes`); beyond it, nothing more is read from loaders, and
+    beyond half of it for one token nothing more of that."""
     patience: float = 10.0
     """Seconds for which a loader's message may wait for room; then its connection is closed."""
     bad_messages: int = 3

@@ -56,7 +56,7 @@ async def record(data: Path) -> Recording:
             body = b'{"n":%d,"%s":0}' % (seq, b"x" * 6000)
             store.events(KEY, 1, "run:0:train", time.time(), [("epoch", body)], Mark("i", seq))
             await store.committed()
-            store.sample(KEY, Sample(float(seq), pack(Rates())), Mark("i", seq + 1))
+            store.sample(KEY, 1, Sample(float(seq), pack(Rates())), Mark("i", seq + 1))
             await store.committed()
             if seq == MESSAGES // 2:
                 store._writer.run_job(lambda _connection: store._writer._compact())

@@ -92,9 +92,11 @@ class Store:
 
     # ---------------------------------------------------------------------------------------------- writing
 
-    async def room(self) -> None:
-        """Return once there is room for another message of a loader."""
-        while self._writer.full:
+    async def room(self, owner: int) -> None:
+        """Return once there is room for another message of this owner's loaders. Nobody has all of it, so that others
+        need not wait for a flood to be stored.
+        """
+        while self._writer.is_full(owner):
             self._room.clear()
             await self._room.wait()
 
@@ -118,9 +120,9 @@ class Store:
     def owner_name(self, number: int) -> str:
         return next((name for name, known in self._owners.items() if known == number), "")
 
-    def sample(self, key: int, sample: Sample, mark: Mark) -> None:
+    def sample(self, key: int, owner: int, sample: Sample, mark: Mark) -> None:
         def change(batch: Batch) -> None:
-            batch.add_sample(key, sample)
+            batch.add_sample(key, owner, sample)
             batch.add_mark(key, mark)
 
         self._writer.add(change)

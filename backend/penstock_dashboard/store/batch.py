@@ -77,16 +77,18 @@ class Batch(msgspec.Struct):
     owners: dict[int, str] = {}
     """Tokens that are new: number → name."""
     size: int = 0
-    """Bytes in it, about."""
+    """Bytes in it, about; loaders apart, which are stored some at a time."""
+    shares: dict[int, int] = {}
+    """Owner → bytes of its messages and loaders."""
 
     def __bool__(self) -> bool:
         return bool(
             self.samples or self.marks or self.events or self.loaders or self.commands or self.forgotten or self.owners
         )
 
-    def add_sample(self, key: int, sample: Sample) -> None:
+    def add_sample(self, key: int, owner: int, sample: Sample) -> None:
         self.samples.append((key, sample))
-        self.size += len(sample.rates) + ROW
+        self._count(owner, len(sample.rates) + ROW)
 
     def add_mark(self, key: int, mark: Mark) -> None:
         self.size += 0 if key in self.marks else ROW
@@ -94,11 +96,12 @@ class Batch(msgspec.Struct):
 
     def add_event(self, record: EventRecord) -> None:
         self.events.append(record)
-        self.size += len(record.body) + ROW
+        self._count(record.owner, len(record.body) + ROW)
 
     def add_loader(self, record: LoaderRecord) -> None:
         before = self.loaders.get(record.key)
-        self.size += record.size - (before.size if before is not None else -ROW)
+        share = self.shares.get(record.owner, 0)
+        self.shares[record.owner] = share + record.size - (before.size if before is not None else 0)
         self.loaders[record.key] = record
 
     def add_command(self, stored: CommandStored) -> None:
@@ -110,3 +113,7 @@ class Batch(msgspec.Struct):
         self.forgotten.append(key)
         self.loaders.pop(key, None)
         self.size += ROW
+
+    def _count(self, owner: int, size: int) -> None:
+        self.size += size
+        self.shares[owner] = self.shares.get(owner, 0) + size

@@ -15,10 +15,12 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ..settings import Limits, Retention
 from ..store import compaction
@@ -66,6 +68,10 @@ class Writer(threading.Thread):
         self._ending = False
         self._owners: dict[int, int] = {}
         """Loader → its owner."""
+        self._later: dict[int, LoaderRecord] = {}
+        """Loaders as they are known by now, to be stored when there is nothing more urgent."""
+        self._later_sizes: dict[int, int] = {}
+        """Owner → bytes of them."""
         self._connection = self._open()
         self._compacted = time.time()
 
@@ -75,6 +81,11 @@ class Writer(threading.Thread):
     def full(self) -> bool:
         """So much waits that nothing more should be added."""
         return self._batch.size >= self.space.batch
+
+    def is_full(self, owner: int) -> bool:
+        """So much of this owner's waits, or of all, that nothing more of its should be added."""
+        share = self._batch.shares.get(owner, 0) + self._later_sizes.get(owner, 0)
+        return share >= self.space.batch // 2 or self.full
 
     def add(self, change: Callable[[Batch], Any], within: float | None = None) -> None:
         """Change the waiting batch; it is stored `within` so many seconds."""
@@ -106,7 +117,7 @@ class Writer(threading.Thread):
         while True:
             with self._condition:
                 while not (self._ending or self._jobs or self._is_due()):
-                    idle = 0.0 if self.space.untidy else 1.0
+                    idle = 0.0 if self.space.untidy or self._later else 1.0
                     self._condition.wait(idle if self._due is None else max(0.0, self._due - time.monotonic()))
                     if self._due is None or compaction.due(self._compacted, time.time()):
                         break
@@ -122,6 +133,7 @@ class Writer(threading.Thread):
                 self._committed(batch, not self.warning)
             for job in jobs:
                 job(self._connection)
+            self._store_loaders(all_of_them=ending)
             if compaction.due(self._compacted, time.time()) or self._crowded():
                 self._compact()
             if ending:
@@ -136,24 +148,45 @@ class Writer(threading.Thread):
         return sum(map(len, self.recent.values())) > self.space.most_samples
 
     def _store(self, batch: Batch) -> None:
-        """Loaders first, some at a time, since their records may be large; then the messages, whole, with the marks
-        that say so.
+        """Messages, whole, with the marks that say so. Before them only who a new loader is: what else is known of
+        loaders may be large, and others should not wait for it.
         """
         for key in batch.forgotten:
             self._owners.pop(key, None)
             self.recent.pop(key, None)
+            self._later.pop(key, None)
         for key, sample in batch.samples:
             self.recent.setdefault(key, []).append(sample)
         if batch.owners:
             self._attempt(lambda connection: _insert_owners(connection, batch.owners))
-        for records in _slices(list(batch.loaders.values()), self.space.batch):
-            self._attempt(partial(_insert_loaders, records=records), _size(records))
-            for record in records:
-                self._owners[record.key] = record.owner
-                self.space.stored(record)
+        new = [_bare(record) for key, record in batch.loaders.items() if key not in self._owners]
+        if new:
+            self._attempt(lambda connection: _insert_loaders(connection, new), _size(new))
+        self._owners.update((key, record.owner) for key, record in batch.loaders.items())
+        self._later.update(batch.loaders)
+        self._attempt(lambda connection: _insert(connection, batch), batch.size)
         for key in batch.forgotten:
             self.space.forgotten(key)
-        self._attempt(lambda connection: _insert(connection, batch), batch.size - _size(batch.loaders.values()))
+        self._weigh_later()
+
+    def _store_loaders(self, all_of_them: bool) -> None:
+        """Some of the loaders that wait."""
+        while self._later:
+            records: list[LoaderRecord] = []
+            while self._later and _size(records) < self.space.batch // 2:
+                records.append(self._later.pop(next(iter(self._later))))
+            self._attempt(partial(_insert_loaders, records=records), _size(records))
+            for record in records:
+                self.space.stored(record)
+            self._weigh_later()
+            if not all_of_them:
+                break
+
+    def _weigh_later(self) -> None:
+        sizes: dict[int, int] = {}
+        for record in self._later.values():
+            sizes[record.owner] = sizes.get(record.owner, 0) + record.size
+        self._later_sizes = sizes
 
     def _compact(self) -> None:
         now = self._compacted = time.time()
@@ -274,20 +307,12 @@ def _transaction(connection: sqlite3.Connection, work: Work) -> None:
         raise
 
 
-def _size(records: Any) -> int:
+def _size(records: list[LoaderRecord]) -> int:
     return sum(record.size for record in records)
 
 
-def _slices(records: list[LoaderRecord], most: int) -> Iterator[list[LoaderRecord]]:
-    """Records in groups of about so many bytes."""
-    some: list[LoaderRecord] = []
-    for record in records:
-        some.append(record)
-        if _size(some) >= most:
-            yield some
-            some = []
-    if some:
-        yield some
+def _bare(record: LoaderRecord) -> LoaderRecord:
+    return msgspec.structs.replace(record, snapshot=None)
 
 
 def _insert_owners(connection: sqlite3.Connection, owners: dict[int, str]) -> None:
