@@ -39,7 +39,7 @@ def create_api(settings: Settings, keyring: Keyring, backend: Backend, links: Li
         title="Penstock",
         version=VERSION,
         lifespan=lifespan,
-        openapi_url="/api/openapi.json",
+        openapi_url=None,  # `openapi.install` has its own
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
@@ -50,7 +50,7 @@ def create_api(settings: Settings, keyring: Keyring, backend: Backend, links: Li
     problems.install(app)
     for module in (health, session, loaders, commands, sockets):
         app.include_router(module.router)
-    app.include_router(pages.make_router(settings.root_path))
     models = [*health.MODELS, *session.MODELS, *loaders.MODELS, *commands.MODELS]
     openapi.install(app, models, app.state.access.cookie)
+    app.include_router(pages.make_router(settings.root_path))
     return app
