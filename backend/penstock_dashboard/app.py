@@ -13,17 +13,20 @@ from .core import Backend
 from .routes import commands, health, loaders, pages, session, sockets
 from .security.access import Access
 from .security.gate import Gate
+from .security.links import Links
 from .security.tokens import Keyring
 from .settings import VERSION, Settings
 
 
-def create_app(settings: Settings, keyring: Keyring, backend: Backend | None = None) -> ASGIApp:
+def create_app(
+    settings: Settings, keyring: Keyring, backend: Backend | None = None, links: Links | None = None
+) -> ASGIApp:
     """The whole backend as one ASGI application."""
     backend = backend or Backend(settings)
-    return Gate(create_api(settings, keyring, backend), settings)
+    return Gate(create_api(settings, keyring, backend, links or Links(settings.limits.links)), settings)
 
 
-def create_api(settings: Settings, keyring: Keyring, backend: Backend) -> FastAPI:
+def create_api(settings: Settings, keyring: Keyring, backend: Backend, links: Links) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await backend.start()
@@ -36,18 +39,18 @@ def create_api(settings: Settings, keyring: Keyring, backend: Backend) -> FastAP
         title="Penstock",
         version=VERSION,
         lifespan=lifespan,
-        openapi_url="/api/openapi.json",
+        openapi_url=None,  # `openapi.install` has its own
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.backend = backend
     backend.admits = lambda token: keyring.named(token.name) == token
-    app.state.access = Access(settings, keyring)
+    app.state.access = Access(settings, keyring, links)
     problems.install(app)
     for module in (health, session, loaders, commands, sockets):
         app.include_router(module.router)
-    app.include_router(pages.make_router(settings.root_path))
     models = [*health.MODELS, *session.MODELS, *loaders.MODELS, *commands.MODELS]
     openapi.install(app, models, app.state.access.cookie)
+    app.include_router(pages.make_router(settings.root_path))
     return app

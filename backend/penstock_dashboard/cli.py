@@ -11,6 +11,7 @@ from .settings import VERSION
 
 COMMANDS = {
     "dashboard": "penstock_dashboard.dashboard",
+    "open": "penstock_dashboard.terminal.opening",
     "demo": "penstock.demo.command",
     "tokens": "penstock_dashboard.token_command",
     "top": "penstock_dashboard.terminal.top",

@@ -32,7 +32,6 @@ from penstock.protocol import (
 )
 
 from .problems import InvalidField, Problem
-from .rates import alive
 from .registry import Entry
 from .settings import Limits, Timing
 from .store import CommandStored
@@ -40,6 +39,8 @@ from .store import CommandStored
 FINAL: frozenset[CommandState] = frozenset({"applied", "rejected", "timed_out", "superseded"})
 MOST_KEYS = 20_000
 """Idempotency keys that are remembered."""
+MOST_KEYED = 100_000
+"""Commands that they stand for, together."""
 
 
 class CommandRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +91,7 @@ class CommandBook:
         """Loader → id → command, oldest first."""
         self._keys: OrderedDict[str, tuple[str, list[str]]] = OrderedDict()
         """Idempotency → fingerprint of the request, ids of the commands."""
+        self._keyed = 0
         self.finished: dict[tuple[str, str], int] = {}
         """(action, final state) → how many, for the metrics."""
 
@@ -142,7 +144,7 @@ class CommandBook:
             group=group,
             workers=request.workers,
             resume_after=request.resume_after,
-            before=alive(entry.snapshot),
+            before=entry.brief.workers if entry.brief is not None else 0,
         )
         for other in list(self._open.get(entry.id, {}).values()):
             if other.record.state == "accepted" and _kind(other.record.action) == _kind(record.action):
@@ -251,8 +253,9 @@ class CommandBook:
 
     def _remember(self, idempotency: str, request: str, identifier: str) -> None:
         self._keys.setdefault(idempotency, (request, []))[1].append(identifier)
-        while len(self._keys) > MOST_KEYS:
-            self._keys.popitem(last=False)
+        self._keyed += 1
+        while len(self._keys) > MOST_KEYS or (self._keyed > MOST_KEYED and len(self._keys) > 1):
+            self._keyed -= len(self._keys.popitem(last=False)[1][1])
 
 
 def _kind(action: Action) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 from penstock.protocol import Session
@@ -14,6 +15,7 @@ from penstock.protocol import Session
 from .commands import CommandBook
 from .hub import Connection, Hub
 from .ingest import POLICY, TOKEN_GONE, Publishers
+from .refusals import Refusals, Refused
 from .registry import Entry, Registry
 from .security.tokens import Token
 from .settings import VERSION, Settings
@@ -38,11 +40,27 @@ class Counters(msgspec.Struct):
     refused_connections: int = 0
 
 
-class Connections(msgspec.Struct):
-    """Websockets that are open, those that have not said hello included."""
+class Present:
+    """Websockets of one kind that are open, those that have not said hello included; token by token."""
 
-    publishers: int = 0
-    viewers: int = 0
+    def __init__(self) -> None:
+        self.all = 0
+        self._by_token: dict[str, int] = {}
+
+    def of(self, token: str) -> int:
+        return self._by_token.get(token, 0)
+
+    @contextlib.contextmanager
+    def taken(self, token: str) -> Iterator[None]:
+        self.all += 1
+        self._by_token[token] = self.of(token) + 1
+        try:
+            yield
+        finally:
+            self.all -= 1
+            self._by_token[token] -= 1
+            if not self._by_token[token]:
+                del self._by_token[token]
 
 
 class Backend:
@@ -52,11 +70,14 @@ class Backend:
         """New for every start."""
         self.started = time.time()
         self.counters = Counters()
-        self.connections = Connections()
-        self.store = Store(settings.data, settings.retention, settings.timing.commit)
+        self.refusals = Refusals()
+        self.seats_of_publishers = Present()
+        self.seats_of_viewers = Present()
+        self.store = Store(settings.data, settings.retention, settings.timing.commit, settings.limits)
         self.registry = Registry(settings.limits, settings.timing)
+        self.registry.most_per_token = min(self.registry.most_per_token, self.store.most_loaders)
         self.hub = Hub(self.registry, settings.limits)
-        self.publishers = Publishers()
+        self.publishers = Publishers(settings.limits)
         self.commands = CommandBook(settings.limits, settings.timing, self.store.command, self.hub.command)
         self.viewers: dict[Connection, Token] = {}
         self.on_idle: Callable[[], None] = lambda: None
@@ -115,8 +136,22 @@ class Backend:
             at=time.time(),
             scopes=scopes,
             read_only=self.settings.read_only or "control" not in token.scopes,
-            warning=self.store.warning,
+            warning=self.warning,
         )
+
+    @property
+    def warning(self) -> str:
+        """What people should know: that the store fell back to memory, or what was refused lately."""
+        return self.store.warning or self.settings.notice or self.refusals.told
+
+    def refuse(self, what: Refused) -> None:
+        """Something was refused because a limit was reached: it is said for a while."""
+        self.refusals.note(what)
+        self._tell_refusals()
+
+    def _tell_refusals(self) -> None:
+        if self.refusals.tell():
+            self._warn()
 
     # -----------------------------------------------------------------------------------------------
     # clockwork
@@ -140,6 +175,7 @@ class Backend:
                 self.commands.ended(entry, "the loader was lost")
             self.hub.changed(entry)
         self.commands.sweep()
+        self._tell_refusals()
         self._expel()
         if len(self.publishers) or self.viewers:
             self._busy_at = now
@@ -156,9 +192,10 @@ class Backend:
             if not self.admits(publisher.token):
                 publisher.close(POLICY, TOKEN_GONE)
 
-    def _committed(self, batch: Batch) -> None:
+    def _committed(self, batch: Batch, durable: bool) -> None:
         self.hub.events(batch.events)
-        self.publishers.committed(batch.marks)
+        if durable:  # what is not, the loader keeps, and sends again to a dashboard that has been mended
+            self.publishers.committed(batch.marks)
 
     def _forgotten(self, entry: Entry) -> None:
         self.store.forget(entry.key)

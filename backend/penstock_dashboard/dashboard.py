@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import re
 import resource
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -24,9 +24,11 @@ from .app import create_app
 from .core import Backend
 from .ports import PortTaken, listen
 from .security.hosts import is_loopback
+from .security.links import Links, fragment
 from .security.tokens import Keyring, UnusableTokenFile
 from .server import make_server
 from .settings import DAY, HOUR, MINUTE, Retention, Settings
+from .store.space import MIN_SIZE
 from .token_command import default_token_file
 
 if TYPE_CHECKING:
@@ -92,16 +94,50 @@ def run(arguments: argparse.Namespace) -> int:
         logging.getLogger(name).setLevel(logging.WARNING)
     settings = settings_from(arguments)
     with contextlib.ExitStack() as held:
-        if settings.announce and not held.enter_context(_claim(_lock_path())):
-            return _already_running()
-        if settings.data is not None and not held.enter_context(_claim(settings.data / "penstock.lock")):
-            return _fail(f"another dashboard uses {settings.data}; choose another --data")
+        if settings.announce:
+            held_it = _hold(held, _lock_path())
+            if held_it is None:
+                settings = _without(settings, announce=False)
+            elif not held_it:
+                return _already_running()
+        if settings.data is not None:
+            held_it = _hold(held, settings.data / "penstock.lock")
+            if held_it is None:
+                settings = _without(settings, data=None)
+            elif not held_it:
+                return _fail(f"another dashboard uses {settings.data}; choose another --data")
         try:
-            keyring = Keyring(settings.token_file, os.environ.get("PENSTOCK_TOKEN", ""))
+            settings, keyring = _keyring(settings)
             listener = held.enter_context(listen(settings.host, settings.port))
         except (PortTaken, UnusableTokenFile, OSError) as error:
             return _fail(f"{error}" + ("; --port 0 picks a free one" if isinstance(error, PortTaken) else ""))
         return _serve(settings, keyring, listener)
+
+
+def _keyring(settings: Settings) -> tuple[Settings, Keyring]:
+    local = os.environ.get("PENSTOCK_TOKEN", "")
+    try:
+        return settings, Keyring(settings.token_file, local)
+    except OSError:
+        return _without(settings, token_file=None), Keyring(None, local)
+
+
+NOTICES = {
+    "data": "Nothing can be written to {}: everything is kept in memory and is lost when the dashboard ends.",
+    "token_file": "The tokens cannot be written to {}: they hold until the dashboard ends.",
+    "announce": "Nothing can be written to {}: local loaders do not find this dashboard by themselves.",
+}
+
+
+def _without(settings: Settings, **what: Any) -> Settings:
+    """A start that goes on without something, with a word about it: here and, if data is at risk, on the page."""
+    ((name, value),) = what.items()
+    where = discovery.discovery_path().parent if name == "announce" else getattr(settings, name)
+    notice = NOTICES[name].format(where)
+    print(f"Warning: {notice}", file=sys.stderr, flush=True)
+    if name == "data":
+        settings = msgspec.structs.replace(settings, notice=notice[:256])
+    return msgspec.structs.replace(settings, **{name: value})
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
@@ -129,11 +165,12 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 
 def _serve(settings: Settings, keyring: Keyring, listener: socket.socket) -> int:
-    _raise_descriptor_limit()
     port: int = listener.getsockname()[1]
-    settings = msgspec.structs.replace(settings, port=port)
+    limits = settings.limits.within(_raise_descriptor_limit())
+    settings = msgspec.structs.replace(settings, port=port, limits=limits)
     backend = Backend(settings)
-    server = make_server(create_app(settings, keyring, backend), settings)
+    links = Links(limits.links)
+    server = make_server(create_app(settings, keyring, backend, links), settings)
     backend.on_idle = server.stop
     local = keyring.local
     url = _local_url(settings.host, port)
@@ -144,7 +181,8 @@ def _serve(settings: Settings, keyring: Keyring, listener: socket.socket) -> int
             _warn_about_network(settings)
         if backend.store.warning:
             print(f"Warning: {backend.store.warning}", file=sys.stderr)
-        print(f"Penstock is at {settings.public_url or url}/#token={local.token}", flush=True)
+        link = fragment(links.make(local, math.inf))
+        print(f"Penstock is at {settings.public_url or url}/{link}", flush=True)
         server.run(sockets=[listener])
     finally:
         if settings.announce:
@@ -157,7 +195,10 @@ def _already_running() -> int:
     for _ in range(50):
         found = discovery.read()
         if found is not None:
-            print(f"Penstock runs already (process {found.pid}): {found.url}/#token={found.token}", flush=True)
+            print(
+                f"Penstock runs already (process {found.pid}): {found.url}/ (`penstock open` signs a browser in)",
+                flush=True,
+            )
             return 0
         time.sleep(0.1)
     return _fail("another dashboard of this user is starting or ending; try again, or use --no-discovery")
@@ -167,17 +208,20 @@ def _lock_path() -> Path:
     return discovery.discovery_path().with_suffix(".lock")
 
 
-@contextlib.contextmanager
-def _claim(path: Path) -> Iterator[bool]:
-    """True while this process holds the lock; the kernel gives it back however the process ends."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
+def _hold(held: contextlib.ExitStack, path: Path) -> bool | None:
+    """Whether this process has the lock from now on; None if there is no place for it. The kernel gives it back
+    however the process ends.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = held.enter_context(path.open("a"))
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _local_url(host: str, port: int) -> str:
@@ -198,13 +242,17 @@ def _warn_about_network(settings: Settings) -> None:
     )
 
 
-def _raise_descriptor_limit() -> None:
-    """Every connection is a descriptor; the usual soft limit of 1024 would be the first to be reached."""
+def _raise_descriptor_limit() -> int:
+    """Every connection is a descriptor; the usual soft limit of 1024 would be the first to be reached. Returns how many
+    there may be.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 16384 if hard == resource.RLIM_INFINITY else min(16384, hard)
     if soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 16384 if soft == resource.RLIM_INFINITY else soft
 
 
 def _retention(text: str) -> Retention:
@@ -225,8 +273,8 @@ def _duration(text: str) -> float:
 
 def _size(text: str) -> int:
     found = re.fullmatch(r"(\d+)([KMGT]?)B?", text.strip().upper())
-    if found is None or int(found[1]) * SIZES[found[2]] < 1 << 20:
-        raise argparse.ArgumentTypeError(f"“{text}” is not a size of at least 1M, such as 500M or 4G")
+    if found is None or int(found[1]) * SIZES[found[2]] < MIN_SIZE:
+        raise argparse.ArgumentTypeError(f"“{text}” is not a size of at least {MIN_SIZE >> 20}M, such as 500M or 4G")
     return int(found[1]) * SIZES[found[2]]
 
 

@@ -12,12 +12,17 @@ from collections import deque
 from collections.abc import Iterable
 
 from msgspec.json import encode
-from penstock.protocol import CommandChanged, CommandRecord, Detail, Gone, Overview, ToViewer
+from penstock.protocol import CommandChanged, CommandRecord, Detail, Gone, Overview, Pong, Session, Snapshot
 
+from .encoded import Encoded
 from .registry import Entry, Registry
+from .seats import CLOSING, Seat
 from .settings import Limits
 from .store import EventRecord
 from .viewer import LiveEvent, Viewer
+
+MOST_BLOBS = 4
+"""Viewers that keep up have seen the same tick; for each of the others the overview may be made anew."""
 
 _OVERVIEW = encode(Overview([]))[: -len(b'],"removed":[],"complete":false}')]
 
@@ -25,18 +30,24 @@ _OVERVIEW = encode(Overview([]))[: -len(b'],"removed":[],"complete":false}')]
 class Connection:
     """A viewer and the bell that wakes its sender."""
 
-    def __init__(self, most_events: int) -> None:
-        self.viewer = Viewer(most_events)
+    def __init__(self, viewer: Viewer, seat: Seat | None = None) -> None:
+        self.viewer = viewer
         self.bell = asyncio.Event()
         self.closing = ""
         """Why the connection shall end."""
+        self._seat = seat
 
     def close(self, reason: str) -> None:
+        """It is told why, if it reads; else it is hung up on."""
         self.closing = reason
         self.bell.set()
+        if self._seat is not None:
+            self._seat.close_within(CLOSING)
 
-    def tell(self, message: ToViewer) -> None:
-        self.viewer.tell(encode(message).decode())
+    def tell(self, message: Session | Pong | Gone) -> None:
+        """What is of interest only as it stands: of each kind, and of each loader that has gone, the latest."""
+        about = message.loader if isinstance(message, Gone) else type(message).__name__
+        self.viewer.tell(about, encode(message).decode())
         self.bell.set()
 
 
@@ -54,10 +65,13 @@ class Hub:
         self._changed: set[str] = set()
         self._removed: deque[tuple[int, str]] = deque(maxlen=1000)
         self._blobs: dict[int, str] = {}
-        """What a viewer needs that has seen tick N, worked out once per tick."""
+        """What a viewer needs that has seen tick N, worked out once per tick for the first few of them."""
+        self._encoded = Encoded(limits.encoded)
 
-    def join(self) -> Connection:
-        connection = Connection(self._limits.viewer_events)
+    def join(self, seat: Seat | None = None) -> Connection:
+        limits = self._limits
+        viewer = Viewer(limits.viewer_events, limits.viewer_bytes, limits.viewer_commands)
+        connection = Connection(viewer, seat)
         self.connections.add(connection)
         return connection
 
@@ -70,28 +84,44 @@ class Hub:
 
     # ------------------------------------------------------------------------------------- from the loaders
 
-    def snapshot(self, entry: Entry) -> None:
+    def snapshot(self, entry: Entry, snapshot: Snapshot) -> None:
         """A loader's numbers have changed."""
         self._changed.add(entry.id)
         watchers = self._watchers.get(entry.id)
         if watchers:
-            message = encode(entry.frame()).decode()
+            self._encoded.drop(f"detail {entry.id}")
+            self._encoded.put(f"frame {entry.id}", encode(entry.frame(snapshot)).decode())
             for connection in watchers:
-                connection.viewer.frame(entry.id, message)
+                connection.viewer.frame(entry.id)
                 connection.bell.set()
 
     def changed(self, entry: Entry) -> None:
         """A loader's configuration or presence has changed."""
         self._changed.add(entry.id)
-        watchers = self._watchers.get(entry.id)
-        if watchers:
-            message = encode(Detail(entry.detail())).decode()
-            for connection in watchers:
-                connection.viewer.detail(entry.id, message)
-                connection.bell.set()
+        self._encoded.drop(f"detail {entry.id}")
+        for connection in self._watchers.get(entry.id, ()):
+            connection.viewer.detail(entry.id)
+            connection.bell.set()
+
+    def frame(self, loader: str) -> str | None:
+        """The latest frame of a loader, for whoever can be sent one now."""
+        entry = self._registry.get(loader)
+        snapshot = entry.snapshot if entry is not None else None
+        if entry is None or snapshot is None:
+            return None
+        return self._encoded.get(f"frame {loader}", lambda: encode(entry.frame(snapshot)).decode())
+
+    def detail(self, loader: str) -> str | None:
+        """All that is known of a loader."""
+        entry = self._registry.get(loader)
+        if entry is None:
+            return None
+        return self._encoded.get(f"detail {loader}", lambda: encode(Detail(entry.detail())).decode())
 
     def removed(self, entry: Entry) -> None:
         self._changed.discard(entry.id)
+        self._encoded.drop(f"detail {entry.id}")
+        self._encoded.drop(f"frame {entry.id}")
         if self._rows.pop(entry.id, None) is not None:
             self._removed.append((self._tick + 1, entry.id))
         for connection in self._watchers.get(entry.id, ()):
@@ -115,6 +145,8 @@ class Hub:
             for connection in watchers:
                 connection.viewer.command(record.id, message)
                 connection.bell.set()
+                if connection.viewer.hopeless:
+                    connection.close("too much waits for this viewer; come back")
 
     # ------------------------------------------------------------------------------------------ the overview
 
@@ -139,9 +171,12 @@ class Hub:
         elif viewer.overview_seen == self._tick:
             return None
         seen, viewer.overview_seen = viewer.overview_seen, self._tick
-        if seen not in self._blobs:
-            self._blobs[seen] = self._since(seen)
-        return self._blobs[seen]
+        blob = self._blobs.get(seen)
+        if blob is None:
+            blob = self._since(seen)
+            if len(self._blobs) < MOST_BLOBS:
+                self._blobs[seen] = blob
+        return blob
 
     def _advance(self) -> None:
         fresh = self._changed

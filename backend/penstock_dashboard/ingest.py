@@ -18,6 +18,7 @@ from penstock.protocol import (
     PROTOCOL,
     Ack,
     Command,
+    Event,
     Events,
     Goodbye,
     Hello,
@@ -32,9 +33,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from .decoding import BadMessage, decode
 from .disconnects import is_disconnect
-from .registry import Entry, Refusal
-from .security.buckets import TokenBucket
+from .registry import Entry, Full, Refusal
+from .seats import CLOSING, seat_of
+from .security.buckets import Buckets, TokenBucket
 from .security.tokens import Token
+from .settings import Limits
 from .store import Mark, Sample
 from .store.samples import pack
 
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.ingest")
 
+MOST_WRITTEN = 4 << 20
+"""Bytes of all events of one message as JSON. MessagePack is denser, but an ordinary message is far from this."""
 TOKEN_GONE = "the token was taken away"
 POLICY, REPLACED, TRY_LATER = 1008, 4409, 1013
 """Close codes."""
@@ -66,7 +71,11 @@ class Publisher:
         self._bell = asyncio.Event()
         self._closing: tuple[int, str] | None = None
         limits = backend.settings.limits
-        self._bucket = TokenBucket(limits.message_burst, limits.message_rate)
+        self._messages = TokenBucket(limits.message_burst, limits.message_rate)
+        self._bytes = TokenBucket(limits.byte_burst, limits.byte_rate)
+        self._token_bytes = backend.publishers.bytes_of(token.name)
+        self._seat = seat_of(socket.scope)
+        self._owner = 0
 
     async def serve(self) -> None:
         sender = asyncio.create_task(self._send())
@@ -100,8 +109,11 @@ class Publisher:
                 self.acknowledge()
 
     def close(self, code: int, reason: str) -> None:
+        """It is told why, if it reads; else it is hung up on."""
         self._closing = (code, reason)
         self._bell.set()
+        if self._seat is not None:
+            self._seat.close_within(CLOSING)
 
     # ------------------------------------------------------------------------------------------- connection
 
@@ -128,10 +140,26 @@ class Publisher:
             return
         while True:
             data = await self._next()
-            delay = self._bucket.owe()
-            if delay:
-                await asyncio.sleep(min(delay, 5.0))
+            if not await self._may_take(len(data)):
+                return
             self._take(data)
+
+    async def _may_take(self, size: int) -> bool:
+        """Wait until a message of so many bytes is within the limits and there is room for it. Meanwhile nothing is
+        read: the loader feels it, and nothing is acknowledged. False: that took too long, and it is told to go.
+        """
+        delay = max(self._messages.owe(), self._bytes.owe(size), self._token_bytes.owe(size))
+        if delay:
+            await asyncio.sleep(delay)
+        try:
+            async with asyncio.timeout(self._backend.settings.limits.patience):
+                await self._backend.store.room(self._owner)
+        except TimeoutError:
+            self._backend.refuse("messages")
+            self.close(TRY_LATER, "the store cannot keep up; come back later")
+            await asyncio.sleep(CLOSING)  # until the sender has closed the connection
+            return False
+        return True
 
     async def _next(self) -> bytes | str:
         message = await self._socket.receive()
@@ -144,12 +172,17 @@ class Publisher:
 
     def _greet(self, data: bytes | str) -> bool:
         try:
+            if len(data) > self._backend.settings.limits.hello:
+                raise BadMessage(f"hello may have at most {self._backend.settings.limits.hello} bytes")
             hello = _decode(data, PROTOCOL[1])
             if not isinstance(hello, Hello):
                 raise BadMessage("the first message must be hello")
-            entry = self._backend.registry.welcome(self._checked(hello))
+            self._owner = self._backend.store.owner(self.token.name)
+            entry = self._backend.registry.welcome(self._checked(hello), self._owner)
         except (BadMessage, Refusal) as refusal:
             self._backend.counters.bad_messages += 1
+            if isinstance(refusal, Full):
+                self._backend.refuse("loaders")
             self.send(Refused(str(refusal)[:256]))
             self.close(TRY_LATER if isinstance(refusal, Refusal) else POLICY, str(refusal)[:120])
             return False
@@ -180,6 +213,9 @@ class Publisher:
             message = _decode(data, self._minor)
             if isinstance(message, Hello):
                 raise BadMessage("hello came a second time")
+            written = [written_out(event) for event in message.events] if isinstance(message, Events) else []
+            if sum(len(body) for _, body in written) > MOST_WRITTEN:
+                raise BadMessage(f"events: as JSON they take more than {MOST_WRITTEN} bytes")
         except BadMessage as bad:
             self._bad += 1
             self._backend.counters.bad_messages += 1
@@ -188,7 +224,7 @@ class Publisher:
                 self.close(POLICY, f"{self._bad} messages were not understood")
             return
         entry = self.entry
-        if message is None or entry is None or entry.owner is not self:
+        if message is None or entry is None or entry.speaker is not self:
             return
         entry.heard = time.monotonic()
         entry.seen = time.time()
@@ -197,9 +233,9 @@ class Publisher:
         elif not self._is_new(entry, message.seq):
             self._backend.counters.repeated += 1
         elif isinstance(message, Snapshot):
-            self._snapshot(entry, message)
+            self._snapshot(entry, message, data)
         elif isinstance(message, Events):
-            self._events(entry, message)
+            self._events(entry, message.seq, written)
         else:
             self._goodbye(entry, message)
 
@@ -211,23 +247,20 @@ class Publisher:
         entry.last_seq = seq
         return True
 
-    def _snapshot(self, entry: Entry, snapshot: Snapshot) -> None:
-        entry.take(snapshot)
+    def _snapshot(self, entry: Entry, snapshot: Snapshot, data: bytes | str) -> None:
+        assert isinstance(data, bytes), "text is not decoded"
+        entry.take(snapshot, data)
         mark = Mark(entry.hello.identity.incarnation, snapshot.seq)
-        self._backend.store.sample(entry.key, Sample(snapshot.at, pack(entry.rates)), mark)
+        self._backend.store.sample(entry.key, entry.owner, Sample(snapshot.at, pack(entry.rates)), mark)
         if entry.presence != "connected":
             entry.presence = "connected"
             self._backend.hub.changed(entry)
-        self._backend.hub.snapshot(entry)
+        self._backend.hub.snapshot(entry, snapshot)
 
-    def _events(self, entry: Entry, message: Events) -> None:
-        store = self._backend.store
-        now = time.time()
-        for event in message.events:
-            kind = str(event.__struct_config__.tag)
-            store.event(entry.key, entry.id, now, kind, msgspec.json.encode(event))
-        self._backend.counters.events += len(message.events)
-        store.mark(entry.key, Mark(entry.hello.identity.incarnation, message.seq))
+    def _events(self, entry: Entry, seq: int, written: list[tuple[str, bytes]]) -> None:
+        mark = Mark(entry.hello.identity.incarnation, seq)
+        self._backend.store.events(entry.key, entry.owner, entry.id, time.time(), written, mark)
+        self._backend.counters.events += len(written)
 
     def _goodbye(self, entry: Entry, goodbye: Goodbye) -> None:
         self._said_goodbye = True
@@ -238,7 +271,7 @@ class Publisher:
         self._backend.hub.changed(entry)
 
     def _leave(self) -> None:
-        if self.entry is not None and self.entry.owner is self:
+        if self.entry is not None and self.entry.speaker is self:
             self._backend.publishers.left(self, self.entry)
             self._backend.disconnected(self.entry)
 
@@ -246,8 +279,13 @@ class Publisher:
 class Publishers:
     """The connections of loaders that are up."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._by_key: dict[int, Publisher] = {}
+        self._bytes = Buckets(limits.token_byte_burst, limits.token_byte_rate)
+
+    def bytes_of(self, token: str) -> TokenBucket:
+        """What all connections of a token may send together: it outlives each of them."""
+        return self._bytes.of(token)
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -261,7 +299,7 @@ class Publishers:
             before.send(Refused("another connection took this loader's place"))
             before.close(REPLACED, "another connection took this loader's place")
         self._by_key[entry.key] = publisher
-        entry.owner = publisher
+        entry.speaker = publisher
         send = publisher.send
 
         def send_command(command: Command) -> None:
@@ -272,7 +310,7 @@ class Publishers:
     def left(self, publisher: Publisher, entry: Entry) -> None:
         if self._by_key.get(entry.key) is publisher:
             del self._by_key[entry.key]
-            entry.owner = None
+            entry.speaker = None
             entry.send = None
 
     def committed(self, marks: dict[int, Mark]) -> None:
@@ -283,6 +321,11 @@ class Publishers:
     def acknowledge(self) -> None:
         for publisher in self._by_key.values():
             publisher.acknowledge()
+
+
+def written_out(event: Event) -> tuple[str, bytes]:
+    """An event's kind, and what is stored and shown of it."""
+    return str(event.__struct_config__.tag), msgspec.json.encode(event)
 
 
 def _decode(data: bytes | str, minor: int) -> ToBackend | None:

@@ -10,15 +10,15 @@ import logging
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.json import encode
-from penstock.protocol import Detail, FromViewer, Gone, Ping, Pong, Subscribe
+from penstock.protocol import FromViewer, Gone, Ping, Pong, Subscribe
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from .disconnects import is_disconnect
 from .hub import Connection
+from .seats import seat_of
 from .security.buckets import TokenBucket
 from .security.tokens import Token
-from .store.records import read_events
+from .store.records import read_past
 from .viewer import LiveEvent
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Live:
         self._backend = backend
         self._socket = socket
         self._token = token
-        self._connection: Connection = backend.hub.join()
+        self._connection: Connection = backend.hub.join(seat_of(socket.scope))
         self._bucket = TokenBucket(100.0, backend.settings.limits.viewer_messages)
 
     async def serve(self) -> None:
@@ -56,7 +56,7 @@ class Live:
                 log.error("a viewer's connection failed", exc_info=result)
 
     async def _send(self) -> None:
-        connection = self._connection
+        connection, hub = self._connection, self._backend.hub
         viewer, bell = connection.viewer, connection.bell
         while True:
             await bell.wait()
@@ -65,9 +65,9 @@ class Live:
                 await self._socket.close(POLICY, connection.closing)
                 return
             while not viewer.empty or viewer.overview_due:
-                for message in viewer.messages():
+                for message in viewer.messages(hub.frame, hub.detail):
                     await self._socket.send_text(message)
-                overview = self._backend.hub.overview(viewer)
+                overview = hub.overview(viewer)
                 if overview is not None:
                     await self._socket.send_text(overview)
 
@@ -79,7 +79,7 @@ class Live:
                 raise WebSocketDisconnect(received.get("code", 1005))
             delay = self._bucket.owe()
             if delay:
-                await asyncio.sleep(min(delay, 5.0))
+                await asyncio.sleep(delay)
             try:
                 message = _from_viewer.decode(received.get("text") or "")
             except (msgspec.DecodeError, RecursionError, ValueError):
@@ -106,9 +106,9 @@ class Live:
             if entry is None:
                 connection.tell(Gone(loader))
             else:
-                viewer.tell(encode(Detail(entry.detail())).decode())
-                if entry.snapshot is not None and entry.received:
-                    viewer.frame(loader, encode(entry.frame()).decode())
+                viewer.detail(loader)
+                if entry.received:
+                    viewer.frame(loader)
         connection.bell.set()
         for loader in past:
             await self._backfill(loader, wanted.after[loader])
@@ -117,10 +117,10 @@ class Live:
         entry = self._backend.registry.get(loader)
         if entry is None:
             return
-        key, limit = entry.key, self._backend.settings.limits.viewer_events
-        records = await self._backend.store.read(
-            lambda connection: read_events(connection, key, loader, after=after, limit=limit)
+        key, limits = entry.key, self._backend.settings.limits
+        most, most_bytes = limits.viewer_events, limits.viewer_bytes
+        records, complete = await self._backend.store.read(
+            lambda connection: read_past(connection, key, loader, after, most, most_bytes)
         )
-        events = [LiveEvent(record) for record in records]
-        self._connection.viewer.past(loader, events, complete=len(events) < limit)
+        self._connection.viewer.past(loader, [LiveEvent(record) for record in records], complete)
         self._connection.bell.set()

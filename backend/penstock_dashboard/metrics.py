@@ -61,6 +61,11 @@ class _Collector(Collector):
             ("bad_messages", "Messages from loaders that were refused.", counters.bad_messages),
             ("repeated_messages", "Messages that had come before.", counters.repeated),
             ("refused_connections", "Websocket connections that were refused.", counters.refused_connections),
+            (
+                "store_dropped_bytes",
+                "Bytes of records dropped before their time, for want of space.",
+                backend.store.dropped,
+            ),
         ):
             yield CounterMetricFamily(f"penstock_backend_{name}", text, value=number)
         for name, text, amount in (

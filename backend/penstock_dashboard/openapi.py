@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import Response
 
 from .problems import MEDIA_TYPE, ProblemDetails
 from .settings import VERSION
@@ -115,6 +117,15 @@ def install(app: FastAPI, models: list[Any], cookie: str) -> None:
         return app.openapi_schema
 
     app.openapi = build  # type: ignore[method-assign]
+    written = b""
+
+    async def description(_: Request) -> Response:
+        """Anybody may ask, as often as they like: so it is written once."""
+        nonlocal written
+        written = written or msgspec.json.encode(app.openapi())
+        return Response(written, media_type="application/json")
+
+    app.add_route("/api/openapi.json", description, include_in_schema=False)
 
 
 SIGNED_IN: dict[str, Any] = {"security": [{"bearer": []}, {"cookie": []}]}

@@ -6,6 +6,7 @@ differences are taken worker by worker (by pid) and summed into a total of our o
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 
 import msgspec
@@ -13,6 +14,12 @@ from penstock.protocol import Rates, Snapshot
 
 WINDOW = 10.0
 """Seconds over which the overview's rates are taken."""
+
+SPACING = 0.15
+"""Seconds between two moments that are kept for them; a loader usually reports every 0.2 s."""
+
+Depths = tuple[float, ...]
+"""The last eight fields of `Rates`."""
 
 FIELDS: tuple[str, ...] = Rates.__struct_fields__
 
@@ -31,37 +38,49 @@ class Totals(msgspec.Struct, frozen=True):
 
 class Meter:
     def __init__(self) -> None:
-        self._worker_busy: dict[int, int] = {}
+        self._pids = array("Q")
+        self._worker_busy = array("Q")
+        """Of the workers of the last snapshot, as numbers side by side: there may be a thousand."""
         self._busy_us = 0
+        self._last: Totals | None = None
+        self._depths: Depths = (0.0,) * 8
         self._recent: deque[Totals] = deque()
+        """For the last ten seconds, `SPACING` apart: so many at the most, whatever the clock does."""
 
     def take(self, snapshot: Snapshot) -> Rates:
         """Rates since the snapshot before; of the first, only what can be seen at one moment."""
         totals = self._totals(snapshot)
-        before = self._recent[-1] if self._recent else totals
+        before = self._last or totals
         if totals.at < before.at:  # the clock was set back: start over rather than divide by nonsense
             self._recent.clear()
             before = totals
-        self._recent.append(totals)
+        self._last = totals
+        self._depths = depths(snapshot)
+        if len(self._recent) > 1 and totals.at - self._recent[-2].at < SPACING:
+            self._recent[-1] = totals
+        else:
+            self._recent.append(totals)
         while len(self._recent) > 2 and self._recent[1].at <= totals.at - WINDOW:
             self._recent.popleft()
-        return between(before, totals, snapshot)
+        return between(before, totals, self._depths)
 
-    def recent(self, snapshot: Snapshot) -> Rates:
+    def recent(self) -> Rates:
         """Rates over the last 10 s."""
         if not self._recent:
             return Rates()
-        return between(self._recent[0], self._recent[-1], snapshot)
+        return between(self._recent[0], self._recent[-1], self._depths)
 
     def _totals(self, snapshot: Snapshot) -> Totals:
-        longest = int(1e6 * (snapshot.at - self._recent[-1].at)) if self._recent else 0
+        longest = int(1e6 * (snapshot.at - self._last.at)) if self._last is not None else 0
+        known = dict(zip(self._pids, self._worker_busy, strict=True))
         for worker in snapshot.workers:
             now = worker.fetch_us + worker.collate_us + worker.send_us
             # The first snapshot only sets the mark; a worker born since then counts from zero. One that was not seen
             # for a while counts for the time since the last snapshot at the most.
-            before = self._worker_busy.get(worker.pid, 0 if self._recent else now)
+            before = known.get(worker.pid, 0 if self._last is not None else now)
             self._busy_us += min(max(0, now - before), max(0, longest))
-        self._worker_busy = {w.pid: w.fetch_us + w.collate_us + w.send_us for w in snapshot.workers}
+        self._pids = array("Q", [w.pid for w in snapshot.workers])
+        self._worker_busy = array("Q", [w.fetch_us + w.collate_us + w.send_us for w in snapshot.workers])
         t = snapshot.times
         return Totals(
             at=snapshot.at,
@@ -82,16 +101,31 @@ class Meter:
         )
 
 
-def between(before: Totals, after: Totals, snapshot: Snapshot) -> Rates:
-    """Rates from one moment to a later one, with the depths that `snapshot` shows."""
+def depths(snapshot: Snapshot) -> Depths:
+    """What is no difference: how full things are at one moment."""
+    queues = snapshot.queues
+    living = [worker for worker in snapshot.workers if worker.state != "dead"]
+    return (
+        float(sum(worker.rss for worker in living)),
+        float(queues.index),
+        float(queues.in_flight),
+        float(queues.reorder),
+        float(queues.data),
+        float(queues.slots_bytes),
+        float(queues.finished_bytes),
+        float(len(living)),
+    )
+
+
+def between(before: Totals, after: Totals, depths: Depths) -> Rates:
+    """Rates from one moment to a later one, with the depths at the later one."""
     seconds = after.at - before.at
     per_second = 1.0 / seconds if seconds > 1e-6 else 0.0
     spent = [max(0, now - then) for now, then in zip(after.times, before.times, strict=True)]
     whole = sum(spent)
     share = 1.0 / whole if whole else 0.0
     compute, starvation, reorder_stall, pin_wait, paused, startup, sampler = (part * share for part in spent)
-    queues = snapshot.queues
-    alive = [worker for worker in snapshot.workers if worker.state != "dead"]
+    rss, index, in_flight, reorder, data, slots_bytes, finished_bytes, workers = depths
     return Rates(
         batches=max(0, after.batches - before.batches) * per_second,
         samples=max(0, after.samples - before.samples) * per_second,
@@ -104,14 +138,14 @@ def between(before: Totals, after: Totals, snapshot: Snapshot) -> Rates:
         startup=startup,
         pin_bytes=max(0, after.pin_bytes - before.pin_bytes) * per_second,
         busy=(after.busy_us - before.busy_us) * 1e-6 * per_second,
-        rss=float(sum(worker.rss for worker in alive)),
-        index=float(queues.index),
-        in_flight=float(queues.in_flight),
-        reorder=float(queues.reorder),
-        data=float(queues.data),
-        slots_bytes=float(queues.slots_bytes),
-        finished_bytes=float(queues.finished_bytes),
-        workers=float(len(alive)),
+        rss=rss,
+        index=index,
+        in_flight=in_flight,
+        reorder=reorder,
+        data=data,
+        slots_bytes=slots_bytes,
+        finished_bytes=finished_bytes,
+        workers=workers,
         sampler=sampler,
     )
 

@@ -24,25 +24,42 @@ from penstock.protocol import (
     loader_id,
 )
 
-from .rates import Meter, alive, brief
+from .rates import Meter, alive
+from .rates import brief as in_brief
 from .settings import Limits, Timing
+from .shelf import Shelf
 from .store import LoaderRecord, Mark
 
 TRUSTED_CLOCK = 120.0
 """A loader's clock that is further off than this, in seconds, is taken for wrong and allowed for."""
 
 
+class Brief(msgspec.Struct, frozen=True):
+    """What is always at hand of a loader's last snapshot."""
+
+    at: float
+    state: LoaderState
+    epoch: int
+    batch: int
+    length: int | None
+    workers: int
+    """Workers alive."""
+    target: int
+
+
 class Entry:
     """One loader. A restarted training goes on with the entry of the one before, as a new incarnation."""
 
-    def __init__(self, key: int, hello: Hello) -> None:
+    def __init__(self, key: int, hello: Hello, owner: int, shelf: Shelf) -> None:
         self.key = key
+        self.owner = owner
+        """Number of the token that it came with first: its records are on that account."""
         self.id = loader_id(hello.identity.run, hello.identity.rank, hello.identity.name)
         self.hello = hello
         self.presence: Presence = "lost"
         self.seen = time.time()
         self.heard = time.monotonic()
-        self.snapshot: Snapshot | None = None
+        self.brief: Brief | None = None
         self.rates = Rates()
         self.received = 0.0
         """When the last snapshot came, by our clock."""
@@ -53,8 +70,9 @@ class Entry:
         self.meter = Meter()
         self.send: Callable[[Command], None] | None = None
         """Set while connected."""
-        self.owner: object = None
+        self.speaker: object = None
         """The connection that speaks for it now."""
+        self._shelf = shelf
 
     @property
     def run(self) -> str:
@@ -66,15 +84,41 @@ class Entry:
 
     @property
     def state(self) -> LoaderState:
-        return self.snapshot.state if self.snapshot is not None else "idle"
+        return self.brief.state if self.brief is not None else "idle"
 
-    def take(self, snapshot: Snapshot) -> None:
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The last one, unless there was no room to keep it."""
+        encoded = self._shelf.get(self.owner, self.key)
+        return None if encoded is None else msgspec.msgpack.decode(encoded, type=Snapshot)
+
+    def take(self, snapshot: Snapshot, encoded: bytes) -> None:
         self.rates = self.meter.take(snapshot)
-        self.snapshot = snapshot
+        self.keep(snapshot, encoded)
         self.received = time.time()
 
+    def keep(self, snapshot: Snapshot, encoded: bytes) -> None:
+        self.brief = Brief(
+            snapshot.at,
+            snapshot.state,
+            snapshot.epoch,
+            snapshot.batch,
+            snapshot.length,
+            alive(snapshot),
+            snapshot.target,
+        )
+        self._shelf.put(self.owner, self.key, encoded)
+
+    def begin(self) -> None:
+        """A new incarnation: nothing is known of it yet."""
+        self.last_seq = -1
+        self.meter = Meter()
+        self.brief = None
+        self.rates = Rates()
+        self._shelf.drop(self.owner, self.key)
+
     def row(self) -> LoaderRow:
-        snapshot = self.snapshot
+        brief = self.brief
         gone = self.presence in ("lost", "finished")
         row = LoaderRow(
             id=self.id,
@@ -86,37 +130,41 @@ class Entry:
             control=self.hello.config.control,
             engine=self.hello.config.engine,
         )
-        if snapshot is None:
+        if brief is None:
             return row
         return msgspec.structs.replace(
             row,
-            epoch=snapshot.epoch,
-            batch=snapshot.batch,
-            length=snapshot.length,
-            workers=alive(snapshot),
-            target=snapshot.target,
-            rates=Rates() if gone else brief(self.meter.recent(snapshot)),
+            epoch=brief.epoch,
+            batch=brief.batch,
+            length=brief.length,
+            workers=brief.workers,
+            target=brief.target,
+            rates=Rates() if gone else in_brief(self.meter.recent()),
         )
 
     def detail(self) -> LoaderDetail:
         return LoaderDetail(self.row(), self.hello.config, self.hello.versions, self.hello.interval_us, self.snapshot)
 
-    def frame(self) -> Frame:
-        assert self.snapshot is not None, "a frame is asked for only after a snapshot came"
-        return Frame(self.id, self.snapshot, self.rates, self.presence, self.received)
+    def frame(self, snapshot: Snapshot) -> Frame:
+        return Frame(self.id, snapshot, self.rates, self.presence, self.received)
 
     def now(self) -> float:
         """The moment on the loader's own clock, on which its history is laid out."""
-        ahead = 0.0 if self.snapshot is None else self.snapshot.at - self.seen
+        ahead = 0.0 if self.brief is None else self.brief.at - self.seen
         return time.time() + (ahead if abs(ahead) > TRUSTED_CLOCK else 0.0)
 
     def record(self) -> LoaderRecord:
-        snapshot = None if self.snapshot is None else msgspec.msgpack.encode(self.snapshot)
-        return LoaderRecord(self.key, self.id, msgspec.msgpack.encode(self.hello), snapshot, self.presence, self.seen)
+        snapshot = self._shelf.get(self.owner, self.key)
+        hello = msgspec.msgpack.encode(self.hello)
+        return LoaderRecord(self.key, self.id, hello, snapshot, self.presence, self.seen, self.owner)
 
 
 class Refusal(Exception):
     """A loader cannot be taken in; the text is for the person who runs it."""
+
+
+class Full(Refusal):
+    """There are too many."""
 
 
 class Registry:
@@ -125,7 +173,10 @@ class Registry:
         self._timing = timing
         self._entries: dict[str, Entry] = {}
         self._next_key = 1
-        self._runs: dict[str, int] = {}
+        self._shelf = Shelf(limits.snapshots)
+        self._owners: dict[int, dict[str, int]] = {}
+        """Token → run → how many loaders."""
+        self.most_per_token = limits.of_one_token(limits.loaders)
         self.on_forgotten: Callable[[Entry], None] = lambda _entry: None
 
     def __iter__(self) -> Iterator[Entry]:
@@ -152,8 +203,9 @@ class Registry:
                 snapshot = record.snapshot and msgspec.msgpack.decode(record.snapshot, type=Snapshot)
             except msgspec.DecodeError:
                 continue  # written by a later version: the loader will say hello again
-            entry = Entry(record.key, hello)
-            entry.snapshot = snapshot or None
+            entry = Entry(record.key, hello, record.owner, self._shelf)
+            if record.snapshot and snapshot:
+                entry.keep(snapshot, record.snapshot)
             entry.seen = record.seen
             gone = record.presence in ("finished", "lost")
             entry.presence = cast(Presence, record.presence) if gone else "stale"  # it has its time to come back
@@ -162,31 +214,26 @@ class Registry:
             self._add(entry)
             self._next_key = max(self._next_key, record.key + 1)
 
-    def welcome(self, hello: Hello) -> Entry:
-        """The entry for a loader that says hello; raises `Refusal` when there are too many."""
-        identity = hello.identity
-        entry = self.find(identity)
+    def welcome(self, hello: Hello, owner: int = 0) -> Entry:
+        """The entry for a loader that says hello under a token; raises `Refusal` when there are too many."""
+        entry = self.find(hello.identity)
         if entry is None:
-            if self._runs.get(identity.run, 0) >= self._limits.loaders_per_run:
-                raise Refusal(f"run {identity.run} has {self._limits.loaders_per_run} loaders, which is the limit")
-            if len(self) >= self._limits.loaders:
-                self._make_room()
-            entry = Entry(self._next_key, hello)
+            self._make_room(owner, hello.identity.run)
+            entry = Entry(self._next_key, hello, owner, self._shelf)
             self._next_key += 1
             self._add(entry)
-        elif entry.hello.identity.incarnation != identity.incarnation:
-            entry.last_seq = -1
-            entry.meter = Meter()
-            entry.snapshot = None
-            entry.rates = Rates()
+        elif entry.hello.identity.incarnation != hello.identity.incarnation:
+            entry.begin()
         entry.hello = hello
         return entry
 
     def forget(self, entry: Entry) -> None:
         del self._entries[entry.id]
-        self._runs[entry.run] -= 1
-        if not self._runs[entry.run]:
-            del self._runs[entry.run]
+        self._shelf.drop(entry.owner, entry.key)
+        runs = self._owners[entry.owner]
+        runs[entry.run] -= 1
+        if not runs[entry.run]:
+            del runs[entry.run]
         self.on_forgotten(entry)
 
     def sweep(self, now: float, kept: float) -> list[Entry]:
@@ -199,6 +246,8 @@ class Registry:
             if presence != entry.presence:
                 entry.presence = presence
                 changed.append(entry)
+                if presence == "lost":
+                    entry.meter = Meter()
             elif not entry.connected and time.time() - entry.seen > kept:
                 self.forget(entry)
         return changed
@@ -218,12 +267,35 @@ class Registry:
 
     def _add(self, entry: Entry) -> None:
         self._entries[entry.id] = entry
-        self._runs[entry.run] = self._runs.get(entry.run, 0) + 1
+        runs = self._owners.setdefault(entry.owner, {})
+        runs[entry.run] = runs.get(entry.run, 0) + 1
 
-    def _make_room(self) -> None:
-        gone = [entry for entry in self if not entry.connected]
-        if not gone:
-            raise Refusal(f"{self._limits.loaders} loaders are connected, which is the limit")
+    def _make_room(self, owner: int, run: str) -> None:
+        """For one more loader. What is forgotten is what the token itself published, or, if all have too many
+        together, what the token with most loaders did; so a flood washes its own away.
+        """
+        limits, runs = self._limits, self._owners.get(owner, {})
+        if runs.get(run, 0) >= limits.loaders_per_run:
+            self._forget_gone(owner, run, f"run {run} has {limits.loaders_per_run} loaders, which is the limit")
+        if sum(runs.values()) >= self.most_per_token:
+            fullest = max(runs, key=lambda run: runs[run])
+            self._forget_gone(owner, fullest, "") or self._forget_gone(
+                owner, None, f"this token has {self.most_per_token} loaders, which is the limit"
+            )
+        if len(self) >= limits.loaders:
+            fullest_owner = max(self._owners, key=lambda owner: sum(self._owners[owner].values()))
+            self._forget_gone(fullest_owner, None, f"{limits.loaders} loaders are known, which is the limit")
+
+    def _forget_gone(self, owner: int, run: str | None, refusal: str) -> bool:
+        """Forget the loaders of a token, or of one of its runs, that are gone longest; without any, refuse."""
+        gone = [
+            entry
+            for entry in self
+            if entry.owner == owner and (run is None or entry.run == run) and not entry.connected
+        ]
+        if not gone and refusal:
+            raise Full(refusal)
         # Several at once, since finding the oldest means looking at all.
-        for entry in heapq.nsmallest(max(1, self._limits.loaders // 64), gone, key=lambda entry: entry.seen):
+        for entry in heapq.nsmallest(len(gone) // 64 + 1, gone, key=lambda entry: entry.seen):
             self.forget(entry)
+        return bool(gone)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 VERSION = "0.1.0"
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+RESERVED_DESCRIPTORS = 96
+"""Descriptors that are not for connections: the database, the listener, files of the pages, and as many connections as
+are accepted before the first of them can be closed again."""
+MIN_SEATS = 16
 
 
 class Retention(Struct, frozen=True):
@@ -25,35 +30,77 @@ class Retention(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What one client, or all together, may ask of the backend."""
+    """What one client, or all together, may ask of the backend. `SECURITY.md` states each with its number."""
 
     publishers: int = 4096
     """Loaders connected at a time."""
     viewers: int = 256
     """Viewers connected at a time."""
-    connections: int = 6000
-    """TCP connections of any kind at a time."""
+    guests: int = 512
+    """Connections for requests with a token; beyond it, the one that came first is hung up on."""
+    strangers: int = 1024
+    """Connections that have not shown a token; beyond it, the one that came first is hung up on."""
+    share: float = 0.75
+    """Of the publishers, the viewers and the loaders, so much may belong to one token."""
     loaders: int = 8192
-    """Loaders known at a time; beyond it, the ones gone longest are forgotten first."""
+    """Loaders known at a time; beyond it, the ones gone longest of the token that has most are forgotten."""
     loaders_per_run: int = 4096
+    """Loaders known at a time of one run and one token; its own ones gone longest are forgotten first."""
+    hello: int = 8 << 10
+    """Bytes of a loader's first message."""
+    snapshots: int = 32 << 20
+    """Bytes of last snapshots that are kept for one token's loaders; beyond it, the oldest go."""
     message_rate: float = 400.0
     """Messages per second that one loader may send for long; a faster one is read more slowly."""
     message_burst: float = 4000.0
     """Messages that it may send at once, for example after an outage."""
+    byte_rate: float = 1 << 20
+    """Bytes per second that one loader may send for long; a faster one is read more slowly."""
+    byte_burst: float = 8 << 20
+    """Bytes that it may send at once: twice what a loader keeps in an outage."""
+    token_byte_rate: float = 16 << 20
+    """Bytes per second that all loaders of one token may send for long."""
+    token_byte_burst: float = 64 << 20
+    """Bytes that they may send at once."""
+    batch: int = 8 << 20
+    """Bytes that wait for the disk (less with a small `max_bytes`); beyond it, nothing more is read from loaders, and
+    beyond half of it for one token nothing more of that."""
+    patience: float = 10.0
+    """Seconds for which a loader's message may wait for room; then its connection is closed."""
     bad_messages: int = 3
     """After so many messages that are not understood, the connection is closed."""
+    fragments: int = 1024
+    """Frames that one websocket message may come in."""
     body: int = 64 << 10
     """Bytes in the body of an HTTP request."""
     handshake: float = 10.0
-    """Seconds within which a request, its body, or the first message on a websocket must be complete."""
+    """Seconds within which a request's head, its body, or the first message on a websocket must be complete."""
+    idle: float = 15.0
+    """Seconds within which the next request on a connection must be complete."""
+    answer: float = 60.0
+    """Seconds within which a request must be answered and the answer read."""
+    unread: float = 20.0
+    """Seconds for which a websocket may leave unread what was sent to it."""
+    unread_bytes: int = 64 << 20
+    """Bytes that wait for all clients together to read them; beyond it, those with most are hung up on."""
+    answer_bytes: int = 16 << 20
+    """Bytes of events in one answer, even if more were asked for."""
     viewer_events: int = 1000
     """Events that wait for one viewer; beyond it the oldest are dropped and a gap is shown."""
+    viewer_bytes: int = 1 << 20
+    """Bytes of events that wait for one viewer; likewise."""
+    viewer_commands: int = 8192
+    """Commands whose news wait for one viewer; beyond it, it is closed."""
     viewer_messages: float = 20.0
     """Messages per second that one viewer may send for long."""
+    encoded: int = 16 << 20
+    """Bytes of frames and details that are kept encoded for all viewers."""
     login_failures: int = 10
     """Failed sign-ins at once from one address."""
     login_rate: float = 1 / 6
     """Failed sign-ins per second for long."""
+    links: int = 64
+    """One-time links that wait to be used; beyond it, the oldest is void."""
     commands: int = 60
     """Commands at once by one token."""
     command_rate: float = 5.0
@@ -61,6 +108,28 @@ class Limits(Struct, frozen=True):
     open_commands: int = 16
     """Commands under way for one loader."""
     history_points: int = 5000
+
+    @property
+    def connections(self) -> int:
+        """TCP connections of any kind at a time."""
+        return self.publishers + self.viewers + self.guests + self.strangers
+
+    def within(self, descriptors: int) -> Limits:
+        """The same with fewer seats, if a process may not have that many descriptors open."""
+        seats = max(MIN_SEATS, descriptors - RESERVED_DESCRIPTORS)
+        if seats >= self.connections:
+            return self
+        part = seats / self.connections
+        return structs.replace(
+            self,
+            publishers=max(1, int(self.publishers * part)),
+            viewers=max(1, int(self.viewers * part)),
+            guests=max(1, int(self.guests * part)),
+            strangers=max(1, int(self.strangers * part)),
+        )
+
+    def of_one_token(self, all_together: int) -> int:
+        return max(1, int(all_together * self.share))
 
 
 class Timing(Struct, frozen=True):
@@ -102,6 +171,8 @@ class Settings(Struct, frozen=True):
     """End by itself so many seconds after the last loader and viewer left."""
     announce: bool = True
     """Write the discovery file."""
+    notice: str = ""
+    """Something about this start that people should know, for example that there is no folder to write to."""
     log_level: str = "warning"
     retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)

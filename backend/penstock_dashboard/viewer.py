@@ -1,8 +1,9 @@
-"""What waits for one viewer: the latest of everything that has a latest, and a bounded queue of events.
+"""What waits for one viewer: names of what has a latest state, and a bounded queue of events.
 
 No IO here. The hub puts things in, the connection takes whole messages out whenever it can send. A viewer
-that does not read costs its slots and its queue, and nothing else: frames replace each other, and when the
-queue is full the oldest event goes and a gap is noted, which is sent before the next event of that loader.
+that does not read costs its queue, and nothing else: of a frame or a loader's details only the name waits, since
+what is sent is whatever is the latest then; and when the queue is full the oldest event goes and a gap is noted,
+which is sent before the next event of that loader.
 
 The order in which messages are taken is fair: one round is everything that was asked for, then each waiting
 frame once, then some events, then commands, then the overview.
@@ -11,7 +12,7 @@ frame once, then some events, then commands, then the overview.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec.json import encode
 from penstock.protocol import Gap, Happened, Subscribe
@@ -22,6 +23,9 @@ EVENTS_PER_MESSAGE = 100
 BYTES_PER_MESSAGE = 256 << 10
 
 _HEAD = encode(Happened([]))[:-2]  # …"events":[
+
+Text = Callable[[str], str | None]
+"""From a loader to a message about it, as things stand; None if there is nothing to say any more."""
 
 
 class LiveEvent:
@@ -39,8 +43,46 @@ def happened(events: list[LiveEvent]) -> str:
     return (_HEAD + b",".join(event.encoded for event in events) + b"]}").decode()
 
 
+class EventQueue:
+    """Events in order, up to a number and up to so many bytes; the last one always fits."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._events: deque[LiveEvent] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __getitem__(self, place: int) -> LiveEvent:
+        return self._events[place]
+
+    def append(self, event: LiveEvent) -> list[LiveEvent]:
+        """Returns what had to go for it."""
+        self._events.append(event)
+        self._bytes += len(event.encoded)
+        dropped = []
+        while len(self._events) > self._most or (self._bytes > self._most_bytes and len(self._events) > 1):
+            dropped.append(self.popleft())
+        return dropped
+
+    def popleft(self) -> LiveEvent:
+        event = self._events.popleft()
+        self._bytes -= len(event.encoded)
+        return event
+
+    def take(self, wanted: Callable[[LiveEvent], bool]) -> list[LiveEvent]:
+        """Take out the events that are wanted."""
+        taken = [event for event in self._events if wanted(event)]
+        if taken:
+            self._events = deque(event for event in self._events if not wanted(event))
+            self._bytes -= sum(len(event.encoded) for event in taken)
+        return taken
+
+
 class Viewer:
-    def __init__(self, most_events: int) -> None:
+    def __init__(self, most_events: int, most_bytes: int = 1 << 20, most_commands: int = 8192) -> None:
         self.overview = False
         self.overview_seen = -1
         """Tick of the last overview it was sent; -1: none yet."""
@@ -49,44 +91,47 @@ class Viewer:
         """Loader it watches → the last event that was sent to it, or dropped."""
         self.dropped = 0
         """Events that it was too slow for."""
-        self._most_events = most_events
-        self._direct: deque[str] = deque()
-        self._frames: dict[str, str] = {}
-        self._details: dict[str, str] = {}
-        self._events: deque[LiveEvent] = deque()
-        self._held: dict[str, list[LiveEvent]] = {}
-        """Loader whose past is being read → its events meanwhile."""
+        self.hopeless = False
+        """More commands wait for it than can be kept: it must come back."""
+        self._most_commands = most_commands
+        self._direct: dict[str, str] = {}
+        """What it is about → the latest message."""
+        self._frames: dict[str, None] = {}
+        self._details: dict[str, None] = {}
+        self._events = EventQueue(most_events, most_bytes)
+        self._reading: set[str] = set()
+        """Loaders whose past is being read."""
+        self._held = EventQueue(most_events, most_bytes)
+        """Their events meanwhile."""
         self._gaps: dict[str, tuple[int, int]] = {}
         self._commands: dict[str, str] = {}
 
     # --------------------------------------------------------------------------------------------- filling
 
-    def tell(self, message: str) -> None:
-        """An answer to something the viewer asked."""
-        self._direct.append(message)
+    def tell(self, about: str, message: str) -> None:
+        """An answer, or news, of which only the latest is of interest."""
+        self._direct[about] = message
 
-    def frame(self, loader: str, message: str) -> None:
-        self._frames[loader] = message
+    def frame(self, loader: str) -> None:
+        self._frames[loader] = None
 
-    def detail(self, loader: str, message: str) -> None:
-        self._details[loader] = message
+    def detail(self, loader: str) -> None:
+        self._details[loader] = None
 
     def command(self, identifier: str, message: str) -> None:
         """The latest state of a command has all states before in it, so only the latest is kept."""
         self._commands[identifier] = message
+        self.hopeless = len(self._commands) > self._most_commands
 
     def event(self, event: LiveEvent) -> None:
-        if event.loader in self._held:
-            held = self._held[event.loader]
-            held.append(event)
-            if len(held) > self._most_events:
-                self._drop(held.pop(0))
+        if event.loader in self._reading:
+            dropped = self._held.append(event)
+        elif event.id > self.loaders[event.loader]:
+            dropped = self._events.append(event)
+        else:
             return
-        if event.id <= self.loaders[event.loader]:
-            return
-        self._events.append(event)
-        if len(self._events) > self._most_events:
-            self._drop(self._events.popleft())
+        for lost in dropped:
+            self._drop(lost)
 
     def subscribe(self, wanted: Subscribe, newest_event: int) -> list[str]:
         """Change what it watches; returns the loaders whose past must now be read."""
@@ -94,43 +139,44 @@ class Viewer:
         self.overview = wanted.overview
         self.overview_seen = -1
         self.overview_due = wanted.overview
-        self._frames = {loader: frame for loader, frame in self._frames.items() if loader in chosen}
-        self._details = {loader: detail for loader, detail in self._details.items() if loader in chosen}
+        self._direct = {about: text for about, text in self._direct.items() if ":" not in about or about in chosen}
+        self._frames = {loader: None for loader in self._frames if loader in chosen}
+        self._details = {loader: None for loader in self._details if loader in chosen}
         again = {loader for loader in wanted.after if loader in chosen}
-        self._events = deque(e for e in self._events if e.loader in chosen and e.loader not in again)
+        self._events.take(lambda event: event.loader not in chosen or event.loader in again)
+        self._held.take(lambda _: True)
         self._gaps = {loader: gap for loader, gap in self._gaps.items() if loader in chosen and loader not in again}
-        self._held = {loader: [] for loader in again}
+        self._reading = again
         self.loaders = {loader: wanted.after.get(loader, self.loaders.get(loader, newest_event)) for loader in chosen}
         return sorted(again)
 
     def past(self, loader: str, events: list[LiveEvent], complete: bool) -> None:
         """The past of a loader has been read: it goes first, then what came meanwhile and is not in it."""
-        if loader not in self._held:
+        if loader not in self._reading:
             return  # it was unsubscribed meanwhile
         after = self.loaders[loader]
         if not complete and events:
             self._gaps[loader] = (after, events[0].id - 1)
-        meanwhile = self._held.pop(loader)
+        self._reading.discard(loader)
+        meanwhile = self._held.take(lambda event: event.loader == loader)
         last = events[-1].id if events else after
-        self._events.extend(events)
-        for event in meanwhile:
-            if event.id > last:
-                self._events.append(event)
-        while len(self._events) > self._most_events:
-            self._drop(self._events.popleft())
+        for event in [*events, *(event for event in meanwhile if event.id > last)]:
+            for lost in self._events.append(event):
+                self._drop(lost)
 
     # -------------------------------------------------------------------------------------------- emptying
 
-    def messages(self) -> Iterator[str]:
+    def messages(self, frame: Text, detail: Text) -> Iterator[str]:
         """One round of what waits. What arrives while it is taken is part of this round or the next."""
-        while self._direct:
-            yield self._direct.popleft()
-        for loader in list(self._details):
-            if (message := self._details.pop(loader, None)) is not None:
+        for about in list(self._direct):
+            if (message := self._direct.pop(about, None)) is not None:
                 yield message
-        for loader in list(self._frames):
-            if (message := self._frames.pop(loader, None)) is not None:
-                yield message
+        for names, text in ((self._details, detail), (self._frames, frame)):
+            for loader in list(names):
+                if loader in names:
+                    del names[loader]
+                    if (message := text(loader)) is not None:
+                        yield message
         for loader in list(self._gaps):
             if (gap := self._gaps.pop(loader, None)) is not None:
                 yield encode(Gap(loader, *gap)).decode()

@@ -1,4 +1,4 @@
-import { parse, type Route, href, tokenIn } from "./route";
+import { parse, type Route, href, secretIn } from "./route";
 
 class Router {
   current = $state.raw<Route>(parse(location.hash));
@@ -14,14 +14,14 @@ class Router {
     location.hash = href(route);
   }
 
-  /** Take the token out of the address and out of the history, before anything else happens with it. */
-  takeToken(): string | null {
-    const token = tokenIn(location.hash);
-    if (token !== null) {
+  /** Take what signs in out of the address and out of the history, before anything else happens with it. */
+  takeSecret(): ReturnType<typeof secretIn> {
+    const secret = secretIn(location.hash);
+    if (secret !== null) {
       history.replaceState(null, "", `${location.pathname}${location.search}#/`);
       this.current = parse(location.hash);
     }
-    return token;
+    return secret;
   }
 }
 

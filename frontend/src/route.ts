@@ -16,8 +16,10 @@ export function href(route: Route): string {
   return route.page === "loader" ? `#/loader/${encodeURIComponent(route.id)}` : "#/";
 }
 
-/** The token in the address that the terminal printed, if there is one: `#token=…`. */
-export function tokenIn(hash: string): string | null {
-  const match = /^#\/?\??token=([^&]+)/.exec(hash);
-  return match?.[1] === undefined ? null : decodeURIComponent(match[1]);
+/** What signs in, if it is in the address: the code of a link that works once, `#once=…`, or a token, `#token=…`. */
+export function secretIn(hash: string): { token: string } | { once: string } | null {
+  const match = /^#\/?\??(token|once)=([^&]+)/.exec(hash);
+  if (match?.[2] === undefined) return null;
+  const value = decodeURIComponent(match[2]);
+  return match[1] === "once" ? { once: value } : { token: value };
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { href, parse, tokenIn } from "../src/route";
+import { href, parse, secretIn } from "../src/route";
 
 describe("addresses", () => {
   it("name a page and survive any loader name", () => {
@@ -9,8 +9,9 @@ describe("addresses", () => {
   });
 
   it("may carry a token", () => {
-    expect(tokenIn("#token=abc-_123")).toBe("abc-_123");
-    expect(tokenIn("#/?token=abc")).toBe("abc");
-    expect(tokenIn("#/loader/token=1")).toBeNull();
+    expect(secretIn("#token=abc-_123")).toEqual({ token: "abc-_123" });
+    expect(secretIn("#once=abc-_123")).toEqual({ once: "abc-_123" });
+    expect(secretIn("#/?token=abc")).toEqual({ token: "abc" });
+    expect(secretIn("#/loader/token=1")).toBeNull();
   });
 });

@@ -53,6 +53,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     _penstock: Engine
     """All that is ours. Whatever else a subclass sets or defines is its own."""
 
+    # What the loader was given, for people and for libraries that make it again; the engine reads its own.
+    name: str
+    memory_budget: int | None
+    max_workers: int
+    max_retries: int
+    record_samples: int
+    stack_after: float
+    monitor: str | bool | None
+    publish_interval: float
+    allow_control: bool
+
     def __init__(
         self,
         dataset: Dataset[T_co],

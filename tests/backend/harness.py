@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -148,6 +149,20 @@ class Dashboard(Address):
         super().__init__(int(base.rpartition(":")[2].partition("/")[0]), secrets)
         self.process = process
 
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it has taken at the most."""
+        return self._status("VmHWM")
+
+    @property
+    def memory_now(self) -> int:
+        return self._status("VmRSS")
+
+    def _status(self, name: str) -> int:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        (value,) = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+        return int(value) << 10
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(PATIENCE)
@@ -175,15 +190,34 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+WITH_LIMITS = """
+import json, sys
+import msgspec
+from penstock_dashboard import dashboard
+from penstock_dashboard.cli import main
+from penstock_dashboard.settings import Limits
+limits = msgspec.structs.replace(Limits(), **json.loads(sys.argv.pop(1)))
+plain = dashboard.settings_from
+dashboard.settings_from = lambda arguments: msgspec.structs.replace(plain(arguments), limits=limits)
+sys.exit(main())
+"""
+"""The same command with other limits, which people cannot set: so that a test need not wait for, or send, as much."""
+
+
 def spawn(
-    folder: Path, *arguments: str, before: Callable[[], None] = lambda: None, **more: str
+    folder: Path,
+    *arguments: str,
+    before: Callable[[], None] = lambda: None,
+    limits: dict[str, float] | None = None,
+    **more: str,
 ) -> subprocess.Popen[str]:
     def prepare() -> None:
         die_with_parent()
         before()
 
+    command = ["-m", "penstock_dashboard"] if limits is None else ["-c", WITH_LIMITS, json.dumps(limits)]
     return subprocess.Popen(
-        [sys.executable, "-m", "penstock_dashboard", "dashboard", *arguments],
+        [sys.executable, *command, "dashboard", *arguments],
         cwd=ROOT,
         env={**environment(folder), **more},
         stdout=subprocess.PIPE,
@@ -195,12 +229,16 @@ def spawn(
 
 @contextlib.contextmanager
 def dashboard(
-    folder: Path, *arguments: str, before: Callable[[], None] = lambda: None, **more: str
+    folder: Path,
+    *arguments: str,
+    before: Callable[[], None] = lambda: None,
+    limits: dict[str, float] | None = None,
+    **more: str,
 ) -> Iterator[Dashboard]:
     path = folder / "tokens.json"
     if not path.exists():
         save(path, TOKENS)
-    process = spawn(folder, "--port", "0", "--token-file", str(path), *arguments, before=before, **more)
+    process = spawn(folder, "--port", "0", "--token-file", str(path), *arguments, before=before, limits=limits, **more)
     try:
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline()

@@ -15,15 +15,28 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from penstock import discovery
 from penstock.protocol import EpochEvent
 from penstock_dashboard.cli import main
 from penstock_dashboard.dashboard import add_parser, settings_from
+from penstock_dashboard.security.tokens import Keyring, save
 from penstock_dashboard.settings import DAY, HOUR, Settings
 from websockets.exceptions import ConnectionClosed
 
-from tests.backend.harness import BRISK, ROOT, Dashboard, dashboard, environment, serving, spawn, until
+from tests.backend.harness import (
+    BRISK,
+    ROOT,
+    SECRETS,
+    TOKENS,
+    Dashboard,
+    dashboard,
+    environment,
+    serving,
+    spawn,
+    until,
+)
 from tests.patience import PATIENCE
 
 
@@ -48,10 +61,22 @@ def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_line_with_a_link_that_signs_in(running: Dashboard) -> None:
-    found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#token=(\S+)", running.link)
+    found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#once=(\S+)", running.link)
     assert found is not None
     with running.http(None) as client:
-        assert client.post("/api/session", json={"token": found[2]}).status_code == 200
+        assert client.post("/api/session", json={"once": found[2]}).status_code == 200
+        assert client.post("/api/session", json={"once": found[2]}).status_code == 401, "it works once"
+
+
+@pytest.mark.usefixtures("at_home")
+def test_open_makes_another_link(running: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["open", "--print"]) == 0
+    said = capsys.readouterr()
+    assert running.secrets["local"] not in said.out + said.err
+    found = re.fullmatch(rf"{running.url}/#once=(\S+)\n", said.out)
+    assert found is not None
+    with running.http(None) as client:
+        assert client.post("/api/session", json={"once": found[1]}).json()["session"]["scopes"]
 
 
 @pytest.mark.usefixtures("at_home")
@@ -178,10 +203,51 @@ def test_listening_to_the_network_says_what_that_means(folder: Path) -> None:
         link = process.stdout.readline()
         assert "not encrypted" in process.stderr.readline()
         assert "http://127.0.0.1:" in link
-        assert link.strip().endswith("#token=from-compose"), "the environment can set the token"
+        assert "from-compose" not in link, "what is printed has no token in it"
+        base = link.split()[-1].partition("/#")[0]
+        answer = httpx.get(f"{base}/api/session", headers={"Authorization": "Bearer from-compose"})
+        assert answer.status_code == 200, "the environment can set the token"
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_home_that_cannot_be_written_to_is_no_reason_to_fail(folder: Path) -> None:
+    """It goes on in memory, and says what that means: in words, and on the page."""
+    no = "/proc/nowhere"
+    token = "known-to-the-test"
+    process = spawn(folder, "--port", "0", PENSTOCK_TOKEN=token, HOME=no, XDG_STATE_HOME=no, XDG_RUNTIME_DIR=no)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        link = process.stdout.readline().split()[-1]
+        headers = {"Authorization": f"Bearer {token}"}
+        status = httpx.get(f"{link.partition('/#')[0]}/api/status", headers=headers).json()
+        assert status["in_memory"] and "memory" in status["warning"]
+        process.terminate()
+        said = process.communicate(timeout=PATIENCE)[1]
+        assert process.returncode == 0
+        assert "is kept in memory" in said and "Traceback" not in said
+        assert len(said.splitlines()) == 3, said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_tokens_that_can_only_be_read_hold(folder: Path) -> None:
+    path = folder / "tokens.json"
+    save(path, TOKENS)
+    with open_lock_refused(path):
+        assert Keyring(path).find(SECRETS["local"]) is not None
+
+
+@contextlib.contextmanager
+def open_lock_refused(path: Path) -> Iterator[None]:
+    """A folder stands where the lock should be, as if nothing could be written here; root may write anywhere else."""
+    lock = path.with_name(f".{path.name}.lock")
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    yield
+    lock.rmdir()
 
 
 def test_the_backend_imports_no_torch() -> None:

@@ -35,7 +35,8 @@ def database() -> sqlite3.Connection:
             for at in (BEGIN + minute * 60 + n / 2 for n in range(120))
         ]
         connection.execute("BEGIN")
-        compaction.compact(connection, {1: samples}, {}, RETENTION, BEGIN + minute * 60 + 60)
+        compaction.compact(connection, {1: samples}, {}, {}, BEGIN + minute * 60 + 60)
+        compaction.expire(connection, RETENTION, BEGIN + minute * 60 + 60)
         connection.execute("COMMIT")
     return connection
 
@@ -89,7 +90,7 @@ def test_samples_that_no_compaction_has_reached_are_there_once(database: sqlite3
     assert len(history.at) == 120 + 10
     # A compaction between the copy of `recent` and the query: the same samples are in a chunk as well.
     connection = open_database(None)
-    compaction.compact(connection, {1: recent}, {}, RETENTION, END)
+    compaction.compact(connection, {1: recent}, {}, {}, END)
     assert len(ask(connection, END - 60, END + 60, 1000, recent=recent).at) == 10
 
 

@@ -22,7 +22,7 @@ from tests.patience import PATIENCE
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with little patience."""
     folder = tmp_path_factory.mktemp("strict")
-    limits = Limits(handshake=0.5, connections=40)
+    limits = Limits(handshake=0.5, idle=0.5, publishers=4, viewers=4, guests=16, strangers=16)
     with serving(Settings(timing=BRISK, limits=limits), folder) as server:
         yield server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -213,21 +214,37 @@ def test_a_newer_loader_of_the_same_major_version_is_understood(server: Running)
     assert kinds == ["epoch"]
 
 
-def test_loaders_per_run_and_in_all_are_limited(folder: Path) -> None:
+def test_loaders_per_run_and_token_are_limited(folder: Path) -> None:
     limits = Limits(loaders=20, loaders_per_run=8)
-    with serving(Settings(limits=limits), folder) as server:
+    with serving(Settings(limits=limits), folder) as server, contextlib.ExitStack() as present:
         for rank in range(8):
-            server.loader("crowd", rank=rank).socket.close()
+            present.enter_context(server.loader("crowd", rank=rank))
         with server.websocket("/ws/publish") as socket:
             socket.send(msgspec.msgpack.encode(make_hello("crowd", rank=8)))
             refused = decode(socket.recv(timeout=PATIENCE))
             assert isinstance(refused, Refused) and "limit" in refused.reason
-        # Beyond the limit of all, those that have gone make room for those that come.
+        assert server.get("/readyz")["status"] == "refusing"
+        # Beyond the limit of a token, its loaders that have gone make room for those that come.
         for rank in range(30):
             server.loader(f"run{rank}").socket.close()
         rows = server.get("/api/loaders")
-        assert len(rows) == 20
+        assert len(rows) == limits.of_one_token(20)
         assert "run29:0:train" in {row["id"] for row in rows}
+
+
+def test_a_flood_under_one_token_pushes_out_only_its_own(folder: Path) -> None:
+    limits = Limits(loaders=40, loaders_per_run=10)
+    with serving(Settings(limits=limits), folder) as server:
+        for rank in range(5):
+            server.loader("honest", rank=rank).socket.close()
+        for number in range(60):
+            run = "honest" if number < 20 else f"flood{number}"
+            server.loader(run, name="flood", rank=number, token="publisher").socket.close()
+        known = {row["id"] for row in server.get("/api/loaders")}
+        assert {f"honest:{rank}:train" for rank in range(5)} <= known
+        assert len(known) == 5 + limits.of_one_token(40), "the flood has its share, which is not all"
+        with server.loader("honest", rank=99):
+            pass
 
 
 def test_ten_thousand_loaders_leave_the_backend_answering(folder: Path) -> None:

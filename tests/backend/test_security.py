@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from penstock_dashboard.security.buckets import TokenBucket
 from penstock_dashboard.security.hosts import Hosts, is_loopback, split_host, split_origin
+from penstock_dashboard.security.links import Links
 from penstock_dashboard.security.tokens import Keyring, Token, TokenFile, UnusableTokenFile, load, save
 from penstock_dashboard.settings import Limits, Settings
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -34,6 +35,7 @@ ROUTES = {
     ("GET", "/api/loaders/scoped:0:train/commands"): "view",
     ("GET", "/api/runs/scoped/commands"): "view",
     ("GET", "/api/commands/none"): "view",
+    ("POST", "/api/session/links"): "any",
     ("POST", "/api/loaders/scoped:0:train/commands"): "control",
     ("POST", "/api/runs/scoped/commands"): "control",
     ("WS", "/ws/live"): "view",
@@ -74,7 +76,7 @@ def test_each_scope_against_each_route(server: Running, method: str, path: str, 
     secret = {**server.secrets, "wrong": "token-for-everythinG"}.get(name or "")
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
     found = status(server, method, path, headers)
-    if needed is None or needed in TOKENS[name]:
+    if needed is None or needed in TOKENS[name] or (needed == "any" and TOKENS[name]):
         assert found in ({101} if method == "WS" else {200, 202, 404})
         assert found != 404 or path.endswith("none")
     else:
@@ -125,7 +127,10 @@ def test_read_only_refuses_even_the_most_powerful(folder: Path) -> None:
 
 
 def sign_in(client: httpx.Client, server: Address, name: str = "local") -> httpx.Response:
-    return client.post("/api/session", json={"token": server.secrets[name]})
+    """As our own page does: it keeps its half of the session and sends it along."""
+    answer = client.post("/api/session", json={"token": server.secrets[name]})
+    client.headers["X-Penstock-Page"] = answer.json().get("page", "")
+    return answer
 
 
 def test_a_browser_signs_in_and_out(server: Running) -> None:
@@ -140,8 +145,9 @@ def test_a_browser_signs_in_and_out(server: Running) -> None:
         assert client.get("/api/session").json()["scopes"] == ["publish", "view", "control"]
         assert client.get("/api/loaders").status_code == 200
         stolen = dict(client.cookies)
+        page = client.headers["X-Penstock-Page"]
         origin = {"Cookie": "; ".join(f"{k}={v}" for k, v in stolen.items()), "Origin": server.url}
-        assert status(server, "WS", "/ws/live", origin) == 101
+        assert status(server, "WS", "/ws/live", {**origin, "X-Penstock-Page": page}) == 101
         assert client.delete("/api/session").status_code == 204
         assert client.get("/api/loaders").status_code == 401
         client.cookies.update(stolen)
@@ -158,11 +164,12 @@ def test_a_session_has_its_tokens_scopes(server: Running) -> None:
 
 def test_a_session_survives_a_restart_but_not_its_token(folder: Path) -> None:
     with serving(Settings(timing=BRISK), folder) as server, server.http(None) as client:
-        sign_in(client, server, "viewer")
+        page = sign_in(client, server, "viewer").json()["page"]
         (value,) = client.cookies.values()
     with serving(Settings(timing=BRISK), folder) as server:
         cookie = {f"penstock-{server.port}": value}
-        with server.http(None, cookies=cookie) as client, server.viewer("viewer") as viewer:
+        half = {"X-Penstock-Page": page}
+        with server.http(None, cookies=cookie, headers=half) as client, server.viewer("viewer") as viewer:
             assert client.get("/api/loaders").status_code == 200
             path = folder / "tokens.json"
             content = load(path)
@@ -189,18 +196,60 @@ def test_changing_one_letter_of_a_cookie_breaks_it(server: Running) -> None:
         for place in range(0, len(value), 7):
             letter = "0" if value[place] != "0" else "1"
             forged = value[:place] + letter + value[place + 1 :]
-            with server.http(None, cookies={name: forged}) as thief:
+            page = {"X-Penstock-Page": client.headers["X-Penstock-Page"]}
+            with server.http(None, cookies={name: forged}, headers=page) as thief:
                 assert thief.get("/api/loaders").status_code == 401
 
 
-def test_wrong_tokens_are_slowed_down(folder: Path) -> None:
-    settings = Settings(timing=BRISK, limits=Limits(login_failures=3, login_rate=0.01))
+def test_wrong_tokens_are_slowed_down_and_keep_no_good_one_out(folder: Path) -> None:
+    settings = Settings(timing=BRISK, limits=Limits(login_rate=0.01))
     with serving(settings, folder) as server, server.http(None) as client:
-        for _ in range(3):
+        for _ in range(10):
             assert client.post("/api/session", json={"token": "guess"}).status_code == 401
-        answer = sign_in(client, server)
+        answer = client.post("/api/session", json={"token": "guess"})
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
+        assert sign_in(client, server).status_code == 200, "from the same address"
+
+
+def test_a_cookie_is_worth_nothing_without_the_pages_half(server: Running) -> None:
+    """Browsers send it to every port of the host: whoever listens there has it, and no more."""
+    with server.http(None) as client:
+        page = sign_in(client, server).json()["page"]
+        cookies = dict(client.cookies)
+    with server.http(None, cookies=cookies) as thief:
+        assert thief.get("/api/loaders").status_code == 401
+        assert thief.get("/api/session").status_code == 401
+        assert thief.get("/api/loaders", headers={"X-Penstock-Page": page[::-1]}).status_code == 401
+        assert thief.delete("/api/session").status_code == 204
+    cookie = {"Cookie": "; ".join(f"{k}={v}" for k, v in cookies.items())}
+    assert status(server, "WS", "/ws/live", cookie) == 401
+    with server.websocket("/ws/live", None, headers=cookie, subprotocols=["penstock", f"penstock-page.{page}"]) as ours:
+        assert ours.subprotocol == "penstock", "the session holds: nobody else could end it"
+    with server.http(None, headers={"X-Penstock-Page": page}) as half:
+        assert half.get("/api/loaders").status_code == 401, "nor is the half of any use alone"
+
+
+def test_a_link_signs_in_once_with_the_scopes_of_whoever_made_it(server: Running) -> None:
+    with server.http("viewer") as viewer, server.http(None) as browser:
+        link = viewer.post("/api/session/links").json()
+        assert server.secrets["viewer"] not in str(link)
+        once = {"once": link["fragment"].removeprefix("#once=")}
+        assert browser.post("/api/session", json=once).json()["session"]["scopes"] == ["view"]
+        assert browser.post("/api/session", json=once).status_code == 401
+
+
+def test_links_are_few_and_do_not_live_for_ever() -> None:
+    now = 0.0
+    links = Links(most=2, clock=lambda: now)
+    token = Token("t", "s", ("view",))
+    codes = [links.make(token, lifetime=10.0) for _ in range(3)]
+    assert links.use(codes[0]) is None, "only two wait"
+    now = 11.0
+    assert links.use(codes[1]) is None, "it is too old"
+    now = 5.0
+    assert links.use(codes[2]) == token
+    assert links.use(codes[2]) is None
 
 
 # ----------------------------------------------------------------------------------------- Host and Origin
@@ -350,7 +399,7 @@ def test_a_public_address_and_a_prefix(folder: Path) -> None:
         with server.http(None) as client:
             assert client.get("/penstock").headers["location"] == "/penstock/"
             cookie = sign_in(client, server).headers["set-cookie"]
-            assert "Secure" in cookie and "Path=/penstock" in cookie
+            assert cookie.startswith("__Host-") and "Secure" in cookie and "Path=/;" in cookie
         with server.loader() as loader, server.http() as client:
             answer = client.post(f"/penstock/api/loaders/{loader.id}/commands", json={"action": "pause"})
             assert answer.headers["location"].startswith("/penstock/api/commands/")

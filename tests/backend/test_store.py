@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import resource
 import sqlite3
@@ -116,8 +115,9 @@ def check_degraded(server: Address) -> None:
         assert "memory" in viewer.session.warning
         viewer.subscribe(loader.id)
         loader.snapshot()
-        loader.acknowledged(loader.events(EpochEvent(time.time(), "started", 1)))
+        loader.events(EpochEvent(time.time(), "started", 1))
         viewer.expect(Happened)
+        assert loader.received == [] and not list(acknowledgements(loader, 0.2)), "what may be lost is not acknowledged"
         assert epochs(server, loader.id) == [1]
         assert len(server.get(f"/api/loaders/{loader.id}/history")["at"]) == 1
 
@@ -144,27 +144,44 @@ def test_a_file_of_a_later_version_degrades_to_memory_and_is_left_alone(folder: 
     connection.close()
 
 
-def test_a_full_disk_degrades_to_memory_while_loaders_and_viewers_go_on(folder: Path) -> None:
+def test_a_full_disk_degrades_to_memory_and_what_was_acknowledged_is_there_afterwards(folder: Path) -> None:
     """The limit on file size stands in for the disk: from some write on, writing fails."""
 
     def small_disk() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
 
+    where = ("--data", str(folder / "data"))
     with (
-        dashboard(folder, "--data", str(folder / "data"), before=small_disk) as server,
+        dashboard(folder, *where, before=small_disk) as server,
         server.viewer() as viewer,
         server.loader("filling") as loader,
     ):
         assert viewer.session.warning == ""
-        written = 0
+        acked, written = -1, 0
         while not server.get("/api/status")["warning"]:
-            for _ in range(20):
+            for _ in range(5):
                 loader.events(EpochEvent(time.time(), "failed", loader.seq, reason="x" * 8000))
+            acked = max(acked, *acknowledgements(loader, 0.3), -1)
             written += 1
             assert written < 200, "the disk never became full"
-        loader.acknowledged(loader.events(EpochEvent(time.time(), "started", 0)))
+        assert acked >= 0
         assert "memory" in viewer.expect(Session).warning
         check_degraded(server)
+        acked = max(acked, *acknowledgements(loader, 0.3), -1)
+        sent = loader.seq
+    with dashboard(folder, *where) as mended, mended.loader("filling") as back:
+        assert acked <= back.welcome.last_seq < sent - 1, "what was acknowledged, and not what was kept in memory"
+        assert epochs(mended, back.id) == list(range(back.welcome.last_seq + 1))
+
+
+def test_after_a_clean_stop_the_database_is_one_file(folder: Path) -> None:
+    with dashboard(folder, "--data", str(folder / "data")) as server, server.loader() as loader, server.viewer():
+        loader.snapshot()
+        loader.acknowledged(loader.events(EpochEvent(time.time(), "started", 1)))
+        server.get(f"/api/loaders/{loader.id}/history")
+        server.get(f"/api/loaders/{loader.id}/events")
+        assert server.stop() == 0
+    assert [path.name for path in (folder / "data").glob(f"{FILE_NAME}*")] == [FILE_NAME]
 
 
 def test_an_unwritable_folder_degrades_to_memory(folder: Path) -> None:
@@ -187,7 +204,8 @@ def fill(connection: sqlite3.Connection, begin: float, minutes: int, retention: 
     for minute in range(minutes):
         samples = [Sample(begin + minute * 60 + n, pack(Rates(batches=float(n)))) for n in range(60)]
         connection.execute("BEGIN")
-        compaction.compact(connection, {1: samples}, {}, retention, begin + minute * 60 + 60)
+        compaction.compact(connection, {1: samples}, {}, {}, begin + minute * 60 + 60)
+        compaction.expire(connection, retention, begin + minute * 60 + 60)
         connection.execute("COMMIT")
 
 
@@ -199,23 +217,6 @@ def test_each_tier_is_kept_for_its_time(folder: Path) -> None:
         connection.execute("SELECT count(*) FROM chunks WHERE tier = ?", (tier,)).fetchone()[0] for tier in range(3)
     ]
     assert counts == [11, 31, 61]
-    connection.close()
-
-
-def test_the_size_is_bounded(folder: Path) -> None:
-    connection = open_database(folder / FILE_NAME)
-    retention = Retention(max_bytes=1 << 20)
-    body = json.dumps({"kind": "spans", "at": 1.0, "base": 1.0, "spans": [[0, 0, 0, 1, 2, 3, 4, 5]] * 40}).encode()
-    for round_ in range(40):
-        connection.executemany(
-            "INSERT INTO events (loader, at, kind, body) VALUES (1, ?, 'spans', ?)",
-            [(1e9 + round_, body)] * 50,
-        )
-        fill(connection, 1e9 + 60 * round_, 1, retention)
-        assert compaction.used_bytes(connection) <= retention.max_bytes
-    newest = connection.execute("SELECT max(at) FROM events").fetchone()[0]
-    assert newest == 1e9 + 39, "the newest must survive"
-    assert connection.execute("SELECT count(*) FROM chunks WHERE tier = 2").fetchone()[0] == 40
     connection.close()
 
 

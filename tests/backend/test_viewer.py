@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.protocol import Gap, Happened, Subscribe, ToViewer
 from penstock_dashboard.store import EventRecord
-from penstock_dashboard.viewer import LiveEvent, Viewer
+from penstock_dashboard.viewer import EventQueue, LiveEvent, Viewer
 
 LOADERS = ("a:0:x", "b:0:x")
 
@@ -20,7 +20,7 @@ def event(number: int, loader: str) -> LiveEvent:
 def take(viewer: Viewer, most: int = 1000) -> list[ToViewer]:
     """What a connection would send, up to some number of messages."""
     taken: list[ToViewer] = []
-    for text in viewer.messages():
+    for text in viewer.messages(lambda _: None, lambda _: None):
         taken.append(msgspec.json.decode(text, type=ToViewer))
         if len(taken) >= most:
             break
@@ -81,6 +81,19 @@ def test_the_past_and_the_present_meet_without_seam(before: int, overlap: int, l
 def test_only_the_latest_frame_waits() -> None:
     viewer = Viewer(10)
     viewer.subscribe(Subscribe(False, [LOADERS[0]]), newest_event=0)
+    latest = ""
     for number in range(100):
-        viewer.frame(LOADERS[0], f"frame {number}")
-    assert list(viewer.messages()) == ["frame 99"]
+        latest = f"frame {number}"
+        viewer.frame(LOADERS[0])
+    assert list(viewer.messages(lambda _: latest, lambda _: None)) == ["frame 99"]
+
+
+@given(sizes=st.lists(st.integers(0, 400), max_size=60), most_bytes=st.integers(500, 5000))
+def test_what_waits_is_bounded_in_bytes(sizes: list[int], most_bytes: int) -> None:
+    queue = EventQueue(1000, most_bytes)
+    for number, size in enumerate(sizes):
+        record = EventRecord(number, 1, LOADERS[0], 1.0, "epoch", b"x" * size)
+        queue.append(LiveEvent(record))
+        kept = [queue[place] for place in range(len(queue))]
+        assert kept[-1].id == number, "the newest always fits"
+        assert len(kept) == 1 or sum(len(event.encoded) for event in kept) <= most_bytes

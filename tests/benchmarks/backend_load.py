@@ -281,7 +281,8 @@ def measure_history(folder: Path) -> list[tuple[str, str]]:
             for at in (begin + minute * 60 + n / 5 for n in range(300))
         ]
         connection.execute("BEGIN")
-        compaction.compact(connection, {1: samples}, {}, Retention(), begin + minute * 60 + 60)
+        compaction.compact(connection, {1: samples}, {}, {}, begin + minute * 60 + 60)
+        compaction.expire(connection, Retention(), begin + minute * 60 + 60)
         connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     end = begin + 86400.0

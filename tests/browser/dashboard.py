@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -27,10 +28,12 @@ class Dashboard:
         self.url = ""
         """Ends with a slash."""
         self.token = ""
+        self.once = ""
+        """What the terminal prints: the address with a code in its fragment that signs in once."""
 
     @property
     def link(self) -> str:
-        """What the terminal prints: the address with the token in its fragment."""
+        """A link that signs in as often as it is used."""
         return f"{self.url}#token={self.token}"
 
     def start(self, *arguments: str) -> None:
@@ -42,8 +45,9 @@ class Dashboard:
         said = ""
         for line in self._process.stdout:
             said += line
-            if found := re.search(r"(https?://[^\s#]+)#token=(\S+)", line):
-                self.url, self.token = found[1], found[2]
+            if found := re.search(r"(https?://[^\s#]+)#once=\S+", line):
+                self.url, self.once = found[1], found[0]
+                self.token = json.loads(self._tokens.read_text())["tokens"][0]["token"]
                 port = re.search(r":(\d+)/", self.url)
                 if port is not None and "--public-url" not in arguments:
                     self._port = port[1]

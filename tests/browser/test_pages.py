@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import http.server
 import itertools
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from tests.backend.harness import until
 
@@ -27,13 +33,64 @@ def number(text: str | None) -> int:
 # ------------------------------------------------------------------------------------------------ sign-in
 
 
-def test_the_link_from_the_terminal_signs_in_and_cleans_the_address(page: Page, dashboard: Dashboard) -> None:
+def test_the_link_from_the_terminal_signs_in_once_and_cleans_the_address(
+    page: Page, browser: Browser, dashboard: Dashboard
+) -> None:
+    code = dashboard.once.partition("#once=")[2]
+    page.goto(dashboard.once)
+    expect(page.get_by_role("heading", name="No loader has connected yet")).to_be_visible()
+    assert code not in page.url
+    assert code not in page.content()
+    page.go_back()
+    assert code not in page.url
+    elsewhere = browser.new_context().new_page()
+    elsewhere.goto(dashboard.once)
+    expect(elsewhere.get_by_role("alert")).to_contain_text("used before")
+    elsewhere.context.close()
     page.goto(dashboard.link)
     expect(page.get_by_role("heading", name="No loader has connected yet")).to_be_visible()
     assert dashboard.token not in page.url
-    assert dashboard.token not in page.content()
-    page.go_back()
-    assert dashboard.token not in page.url
+
+
+class Thief(http.server.BaseHTTPRequestHandler):
+    """Another program on the same host, on a port of its own: it notes what browsers send it."""
+
+    cookies: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.cookies.append(self.headers.get("Cookie", ""))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>elsewhere</title>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_cookie_is_of_no_use_to_another_port_of_the_host(page: Page, dashboard: Dashboard) -> None:
+    """Chromium sends it there: that is how cookies are. What it gets is half of a session."""
+    page.goto(dashboard.link)
+    expect(page.get_by_role("heading", name="No loader has connected yet")).to_be_visible()
+    with http.server.HTTPServer(("127.0.0.1", 0), Thief) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        page.goto(f"http://127.0.0.1:{server.server_port}/")
+        halves = page.evaluate("Object.values(localStorage)")
+        server.shutdown()
+        thread.join(10)
+    assert halves == [], "the page's half stays with its origin"
+    stolen = next(cookie for cookie in Thief.cookies if "penstock-" in cookie)
+    headers = {"Cookie": stolen, "Origin": dashboard.url.rstrip("/")}
+    assert httpx.get(f"{dashboard.url}api/loaders", headers=headers).status_code == 401
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(f"ws{dashboard.url.removeprefix('http')}ws/live", additional_headers=headers, proxy=None),
+    ):
+        pass
+    assert refused.value.response.status_code == 401
+    page.goto(dashboard.url)
+    expect(page.get_by_role("heading", name="No loader has connected yet")).to_be_visible()
 
 
 def test_a_wrong_token_is_refused_with_a_reason_and_a_right_one_is_taken(page: Page, dashboard: Dashboard) -> None:
@@ -308,7 +365,8 @@ def test_a_backend_that_restarts_leaves_no_hole(
     times = page.evaluate(
         """async id => {
             const now = Date.now() / 1000;
-            const answer = await fetch(`api/loaders/${id}/history?from=${now - 12}&to=${now}&points=500`);
+            const headers = { "X-Penstock-Page": Object.values(localStorage)[0] };
+            const answer = await fetch(`api/loaders/${id}/history?from=${now - 12}&to=${now}&points=500`, { headers });
             return (await answer.json()).at;
         }""",
         train.id,

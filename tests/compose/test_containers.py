@@ -84,15 +84,16 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address: str) -> Iterator[httpx.Client]:
-    """Signed in with the token that stands in the log."""
+    """Signed in with the link that stands in the log, which works once."""
 
     def link() -> re.Match[str] | None:
-        return re.search(r"is at (http://localhost:\d+)/#token=(\S+)", podman("logs", f"{PROJECT}_backend_1"))
+        return re.search(r"is at (http://localhost:\d+)/#once=(\S+)", podman("logs", f"{PROJECT}_backend_1"))
 
     found = until(link, "the link in the log")
     assert found[1] == address
-    headers = {"Authorization": f"Bearer {found[2]}"}
-    with httpx.Client(base_url=address, headers=headers, timeout=20, trust_env=False) as signed_in:
+    with httpx.Client(base_url=address, timeout=20, trust_env=False) as signed_in:
+        answer = signed_in.post("/api/session", json={"once": found[2]})
+        signed_in.headers["X-Penstock-Page"] = answer.json()["page"]
         yield signed_in
 
 

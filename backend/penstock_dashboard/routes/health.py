@@ -19,8 +19,9 @@ from ..settings import VERSION
 
 
 class Health(msgspec.Struct, frozen=True):
-    status: Literal["ok", "degraded"]
-    """degraded: it works, but the store fell back to memory."""
+    status: Literal["ok", "refusing", "degraded"]
+    """refusing: it works, but in the last minute something was refused because a limit was reached. degraded: it works,
+    but the store fell back to memory."""
     warning: str = ""
 
 
@@ -40,6 +41,8 @@ class Status(msgspec.Struct, frozen=True):
     open_commands: int
     store_bytes: int
     """Size of the database."""
+    dropped_bytes: int
+    """Bytes of records that were dropped before their time, because the database has its full size."""
     in_memory: bool
     read_only: bool
     warning: str = ""
@@ -71,8 +74,10 @@ async def readyz(backend: TheBackend) -> Response:
             await backend.store.committed()
     except TimeoutError:
         raise Problem(503, "store-silent", "The store did not answer within 5 s.") from None
-    warning = backend.store.warning
-    return reply(Health("degraded" if warning else "ok", warning))
+    status: Literal["ok", "refusing", "degraded"] = "degraded" if backend.store.warning else "ok"
+    if status == "ok" and backend.refusals.told:
+        status = "refusing"
+    return reply(Health(status, backend.warning))
 
 
 @router.get(
@@ -95,7 +100,8 @@ async def status(backend: TheBackend) -> Response:
             store_bytes=await backend.store.used_bytes(),
             in_memory=backend.store.in_memory,
             read_only=backend.settings.read_only,
-            warning=backend.store.warning,
+            dropped_bytes=backend.store.dropped,
+            warning=backend.warning,
         )
     )
 

@@ -126,7 +126,7 @@ async def history(
     "/{loader}/events",
     summary="What happened",
     description="In order of their ids. If there are more than `limit`: with `after` the oldest of them, "
-    "else the newest.",
+    "else the newest. However many are asked for, an answer has at most 16 MiB of them.",
     responses=returns(list[StoredEvent], "Events.", [EXAMPLE_EVENT], problems=(401, 403, 404, 422), csv=True),
     openapi_extra=SIGNED_IN,
 )
@@ -150,6 +150,7 @@ async def events(
             kinds=kind or (),
             limit=limit,
             newest=after is None,
+            most_bytes=backend.settings.limits.answer_bytes,
         )
     )
     if format == "csv":

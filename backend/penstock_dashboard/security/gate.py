@@ -7,14 +7,18 @@ It is plain ASGI around the whole app, so that no route can forget it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..problems import MEDIA_TYPE, Problem
+from ..security.forwarded import forwarded
 from ..security.hosts import Hosts
 from ..settings import Settings
+
+log = logging.getLogger("penstock.security")
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -43,6 +47,7 @@ class Gate:
         self._app = app
         self._hosts = Hosts(settings.host, settings.public_url, settings.allow_hosts)
         self._root_path = settings.root_path
+        self._behind_proxy = bool(settings.public_url)
         self._limits = settings.limits
         self._headers = {
             "content-security-policy": content_security_policy(settings.frame_ancestors),
@@ -62,8 +67,12 @@ class Gate:
             await self._app(scope, receive, send)
             return
         websocket = scope["type"] == "websocket"
+        if self._behind_proxy:
+            scope = forwarded(scope)
         refusal = self._refusal(scope)
         if refusal is not None:
+            if websocket:
+                log.info("refused a websocket: %d %s", refusal.status, refusal.kind)
             await self._refuse(refusal, websocket, self._with_headers(send))
             return
         scope = self._under_prefix(scope)
@@ -89,6 +98,9 @@ class Gate:
         unsafe = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if unsafe and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return Problem(403, "cross-site", "Requests from pages of another site are refused.")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Two readers may disagree about where such a request ends, so nothing that follows it is believed.
+            return _hanging_up(400, "two-lengths", "A request has Content-Length or Transfer-Encoding, not both.")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._limits.body:
             return _too_large(self._limits.body)
@@ -107,13 +119,14 @@ class Gate:
         """A body that is too large, or comes too slowly, is not read to its end."""
         taken = 0
         complete = False
+        deadline = asyncio.get_running_loop().time() + self._limits.handshake
 
         async def bounded() -> Message:
             nonlocal taken, complete
             if complete:
                 return await receive()
             try:
-                async with asyncio.timeout(self._limits.handshake):
+                async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
                 raise _hanging_up(408, "slow-body", "The body of the request did not come in time.") from None

@@ -59,8 +59,8 @@ def load(path: Path) -> TokenFile:
             save(path, generate())
         mode = path.stat().st_mode
         if mode & 0o077:
-            log.warning("%s could be read by others (mode %o); it is now private. Consider new tokens.", path, mode)
             path.chmod(0o600)
+            log.warning("%s could be read by others (mode %o); it is now private. Consider new tokens.", path, mode)
         try:
             return msgspec.json.decode(path.read_bytes(), type=TokenFile)
         except msgspec.DecodeError as error:
@@ -84,10 +84,15 @@ def change(path: Path, tokens: tuple[Token, ...]) -> None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Two first starts at once must not make two files."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Two first starts at once must not make two files. One that is there can be read where nothing can be written."""
+    with contextlib.ExitStack() as held:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = held.enter_context(path.with_name(f".{path.name}.lock").open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            if not path.exists():
+                raise
         yield
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from ..settings import Retention
-from ..store import compaction
+from ..settings import Limits, Retention
 from ..store.batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark
-from ..store.records import last_event, read_loaders
+from ..store.records import last_event, read_loaders, read_owners
 from ..store.samples import Sample
 from ..store.schema import open_reader
+from ..store.space import used_bytes
 from ..store.writer import Writer
 
 __all__ = ["Batch", "CommandStored", "EventRecord", "LoaderRecord", "Mark", "Sample", "Store"]
@@ -37,16 +37,28 @@ BROKEN = frozenset(
 
 
 class Store:
-    def __init__(self, data: Path | None, retention: Retention, commit: float) -> None:
+    def __init__(
+        self,
+        data: Path | None,
+        retention: Retention,
+        commit: float,
+        limits: Limits = Limits(),  # noqa: B008  frozen
+    ) -> None:
         self.retention = retention
-        self.on_commit: Callable[[Batch], None] = lambda _batch: None
-        """Called on the loop with everything that has just been stored."""
+        self.on_commit: Callable[[Batch, bool], None] = lambda _batch, _durable: None
+        """Called on the loop with everything that has just been stored, and whether it outlives this process as far
+        as was asked for.
+        """
         self.on_warning: Callable[[], None] = lambda: None
         self._warned = ""
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._writer = Writer(data and data / FILE_NAME, retention, commit, self._committed)
+        self._limits = limits
+        self._writer = Writer(data and data / FILE_NAME, retention, commit, self._committed, limits.batch)
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="penstock-read")
         self._local = threading.local()
+        self._reading: list[sqlite3.Connection] = []
+        self._room = asyncio.Event()
+        self._owners: dict[str, int] = {}
         self.last_event = 0
         """Number of the last event that was given one."""
 
@@ -65,39 +77,84 @@ class Store:
         self._writer.start()
         self._warned = self.warning
         self.last_event = await self.read(last_event)
-        return await self.read(read_loaders)
+        self._owners = await self.read(read_owners)
+        return await self.read(lambda connection: read_loaders(connection, self._limits.snapshots))
 
     async def stop(self) -> None:
-        self._readers.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._writer.end)
+        """The last connection that is closed takes the log away with it: that of the writer, when all has ended."""
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        for connection in self._reading:
+            connection.close()
+        self._writer.end()
 
     # ---------------------------------------------------------------------------------------------- writing
 
-    def sample(self, key: int, sample: Sample, mark: Mark) -> None:
+    async def room(self, owner: int) -> None:
+        """Return once there is room for another message of this owner's loaders. Nobody has all of it, so that others
+        need not wait for a flood to be stored.
+        """
+        while self._writer.is_full(owner):
+            self._room.clear()
+            await self._room.wait()
+
+    @property
+    def dropped(self) -> int:
+        """Bytes of records that were dropped before their time, for want of space."""
+        return self._writer.space.dropped
+
+    @property
+    def most_loaders(self) -> int:
+        """Loaders that one token may have, so that what must be kept of each fits into the file."""
+        return max(16, self._writer.space.cap // (8 * self._limits.hello))
+
+    def owner(self, name: str) -> int:
+        """The number under which a token's records are filed."""
+        if name not in self._owners:
+            number = self._owners[name] = max(self._owners.values(), default=0) + 1
+            self._writer.add(lambda batch: batch.owners.__setitem__(number, name))
+        return self._owners[name]
+
+    def owner_name(self, number: int) -> str:
+        return next((name for name, known in self._owners.items() if known == number), "")
+
+    def sample(self, key: int, owner: int, sample: Sample, mark: Mark) -> None:
         def change(batch: Batch) -> None:
-            batch.samples.append((key, sample))
-            batch.marks[key] = mark
+            batch.add_sample(key, owner, sample)
+            batch.add_mark(key, mark)
 
         self._writer.add(change)
 
     def mark(self, key: int, mark: Mark, within: float | None = None) -> None:
-        self._writer.add(lambda batch: batch.marks.__setitem__(key, mark), within)
+        self._writer.add(lambda batch: batch.add_mark(key, mark), within)
 
-    def event(self, key: int, loader: str, at: float, kind: str, body: bytes) -> int:
-        """Store an event and give it its number. Spans may wait a little; the others are news."""
-        self.last_event += 1
-        record = EventRecord(self.last_event, key, loader, at, kind, body)
-        self._writer.add(lambda batch: batch.events.append(record), 0.25 if kind == "spans" else 0.02)
-        return record.id
+    def events(
+        self, key: int, owner: int, loader: str, at: float, events: Sequence[tuple[str, bytes]], mark: Mark
+    ) -> None:
+        """Store the events of one message, (kind, JSON) each, number them, and note that the message came: all or
+        nothing. Spans may wait a little; the others are news.
+        """
+        first = self.last_event + 1
+        self.last_event += len(events)
+        records = [EventRecord(first + n, key, loader, at, kind, body, owner) for n, (kind, body) in enumerate(events)]
+
+        def change(batch: Batch) -> None:
+            for record in records:
+                batch.add_event(record)
+            batch.add_mark(key, mark)
+
+        self._writer.add(change, 0.25 if all(kind == "spans" for kind, _ in events) else 0.02)
 
     def loader(self, record: LoaderRecord) -> None:
-        self._writer.add(lambda batch: batch.loaders.__setitem__(record.key, record), 0.1)
+        self._writer.add(lambda batch: batch.add_loader(record), 0.1)
 
     def forget(self, key: int) -> None:
-        self._writer.add(lambda batch: batch.forgotten.append(key))
+        self._writer.add(lambda batch: batch.add_forgotten(key))
 
     def command(self, stored: CommandStored) -> None:
-        self._writer.add(lambda batch: batch.commands.__setitem__(stored.id, stored), 0.0)
+        self._writer.add(lambda batch: batch.add_command(stored), 0.0)
 
     async def committed(self) -> None:
         """Return once everything handed over so far is stored."""
@@ -132,12 +189,13 @@ class Store:
         return await self._on_writer(query)
 
     async def used_bytes(self) -> int:
-        return await self.read(compaction.used_bytes)
+        return await self.read(used_bytes)
 
     def _on_reader(self, path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = open_reader(path)
+            self._reading.append(connection)
         return query(connection)
 
     async def _on_writer(self, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -157,10 +215,11 @@ class Store:
 
     # ------------------------------------------------------------------------------------- from other threads
 
-    def _committed(self, batch: Batch, degraded: bool) -> None:
+    def _committed(self, batch: Batch, durable: bool) -> None:
         def report() -> None:
-            self.on_commit(batch)
-            if degraded and self._warned != self.warning:
+            self._room.set()
+            self.on_commit(batch, durable)
+            if self._warned != self.warning:
                 self._warned = self.warning
                 self.on_warning()
 

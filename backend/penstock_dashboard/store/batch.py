@@ -19,6 +19,12 @@ class LoaderRecord(msgspec.Struct, frozen=True):
     """The last `Snapshot`, MessagePack."""
     presence: str
     seen: float
+    owner: int = 0
+    """Number of the token that the loader came with first."""
+
+    @property
+    def size(self) -> int:
+        return len(self.hello) + len(self.snapshot or b"")
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -39,6 +45,8 @@ class EventRecord(msgspec.Struct, frozen=True):
     kind: str
     body: bytes
     """The event, JSON."""
+    owner: int = 0
+    """As in `LoaderRecord`."""
 
 
 class CommandStored(msgspec.Struct, frozen=True):
@@ -54,6 +62,10 @@ class CommandStored(msgspec.Struct, frozen=True):
     """The `CommandRecord`, JSON."""
 
 
+ROW = 200
+"""What a record costs beside its content, about, in bytes: in memory, and in pages and indices on disk."""
+
+
 class Batch(msgspec.Struct):
     samples: list[tuple[int, Sample]] = []
     marks: dict[int, Mark] = {}
@@ -62,6 +74,46 @@ class Batch(msgspec.Struct):
     commands: dict[str, CommandStored] = {}
     forgotten: list[int] = []
     """Loaders whose every trace shall go."""
+    owners: dict[int, str] = {}
+    """Tokens that are new: number → name."""
+    size: int = 0
+    """Bytes in it, about; loaders apart, which are stored some at a time."""
+    shares: dict[int, int] = {}
+    """Owner → bytes of its messages and loaders."""
 
     def __bool__(self) -> bool:
-        return bool(self.samples or self.marks or self.events or self.loaders or self.commands or self.forgotten)
+        return bool(
+            self.samples or self.marks or self.events or self.loaders or self.commands or self.forgotten or self.owners
+        )
+
+    def add_sample(self, key: int, owner: int, sample: Sample) -> None:
+        self.samples.append((key, sample))
+        self._count(owner, len(sample.rates) + ROW)
+
+    def add_mark(self, key: int, mark: Mark) -> None:
+        self.size += 0 if key in self.marks else ROW
+        self.marks[key] = mark
+
+    def add_event(self, record: EventRecord) -> None:
+        self.events.append(record)
+        self._count(record.owner, len(record.body) + ROW)
+
+    def add_loader(self, record: LoaderRecord) -> None:
+        before = self.loaders.get(record.key)
+        share = self.shares.get(record.owner, 0)
+        self.shares[record.owner] = share + record.size - (before.size if before is not None else 0)
+        self.loaders[record.key] = record
+
+    def add_command(self, stored: CommandStored) -> None:
+        before = self.commands.get(stored.id)
+        self.size += len(stored.record) - (len(before.record) if before is not None else -ROW)
+        self.commands[stored.id] = stored
+
+    def add_forgotten(self, key: int) -> None:
+        self.forgotten.append(key)
+        self.loaders.pop(key, None)
+        self.size += ROW
+
+    def _count(self, owner: int, size: int) -> None:
+        self.size += size
+        self.shares[owner] = self.shares.get(owner, 0) + size

@@ -1,18 +1,25 @@
-"""Once a minute: samples become chunks in every tier, and what is too old, or too much, goes."""
+"""Once a minute: samples become chunks in every tier, and what had its time goes."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 
 from ..settings import Retention
+from ..store.batch import ROW
 from ..store.samples import TIERS, Sample, regroup, single, to_rows
+from ..store.space import charge, drop
 
 INTERVAL = 60.0
 """Seconds between two compactions."""
 GRACE = 2.0
 """Seconds after a full minute in which its last samples may still come."""
-MOST_RECENT = 120_000
-"""Samples of all loaders that may wait for one."""
+
+ROWS_PER_CHUNK = 2000
+"""Samples that are taken at a time. At the usual rate there are 300 in a minute; a loader may send many more."""
+
+Samples = dict[int, list[Sample]]
+"""Loader → its samples."""
 
 
 def due(last: float, now: float) -> bool:
@@ -20,71 +27,67 @@ def due(last: float, now: float) -> bool:
     return now // INTERVAL != last // INTERVAL and now % INTERVAL >= GRACE
 
 
-def split(recent: dict[int, list[Sample]], boundary: float) -> tuple[dict[int, list[Sample]], dict[int, list[Sample]]]:
+def split(recent: Samples, boundary: float) -> tuple[Samples, Samples]:
     """Samples before a moment, and the others, loader by loader."""
     before = {key: [s for s in samples if s.at < boundary] for key, samples in recent.items()}
     after = {key: [s for s in samples if s.at >= boundary] for key, samples in recent.items()}
     return {k: v for k, v in before.items() if v}, {k: v for k, v in after.items() if v}
 
 
-def compact(
-    connection: sqlite3.Connection,
-    done: dict[int, list[Sample]],
-    rest: dict[int, list[Sample]],
-    retention: Retention,
-    now: float,
-) -> None:
-    """Turn the log, but for the rest, into chunks, and drop what had its time. Runs in a transaction."""
+def in_parts(done: Samples, most: int) -> Iterator[Samples]:
+    """Loaders in groups, each small enough for one transaction of so many bytes."""
+    part: Samples = {}
+    size = 0
     for key, samples in done.items():
-        buckets = sorted((single(sample) for sample in samples), key=lambda bucket: bucket.at)
-        connection.executemany(
-            "INSERT INTO chunks (tier, loader, start, stored, rows) VALUES (?, ?, ?, ?, ?)",
-            [
-                (tier, key, rows[0].at, now, to_rows(rows))
+        part[key] = samples
+        size += size_of(samples)
+        if size >= most:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part
+
+
+def size_of(samples: list[Sample]) -> int:
+    """Bytes of chunks that samples become, about: every tier has a row, and coarse buckets are three times as wide."""
+    return 2 * sum(len(sample.rates) + 14 for sample in samples) + len(TIERS) * ROW
+
+
+def compact(connection: sqlite3.Connection, done: Samples, rest: Samples, owners: dict[int, int], now: float) -> None:
+    """Turn the log of some loaders, but for the rest, into chunks. Runs in a transaction."""
+    for key, unsorted in done.items():
+        samples = sorted(unsorted, key=lambda sample: sample.at)
+        owner = owners.get(key, 0)
+        for first in range(0, len(samples), ROWS_PER_CHUNK):
+            buckets = [single(sample) for sample in samples[first : first + ROWS_PER_CHUNK]]
+            rows = [
+                (tier, key, rows[0].at, now, to_rows(rows), owner)
                 for tier, width in enumerate(TIERS)
                 for rows in (regroup(buckets, width) if width else buckets,)
-            ],
-        )
-    connection.execute("DELETE FROM recent")
+            ]
+            connection.executemany(
+                "INSERT INTO chunks (tier, loader, start, stored, rows, owner) VALUES (?, ?, ?, ?, ?, ?)", rows
+            )
+            charge(connection, owner, sum(len(row[4]) for row in rows))
+    connection.execute("CREATE TEMP TABLE IF NOT EXISTS done (loader INTEGER PRIMARY KEY)")
+    connection.execute("DELETE FROM done")
+    connection.executemany("INSERT INTO done (loader) VALUES (?)", [(key,) for key in done])
+    connection.execute("DELETE FROM recent WHERE loader IN (SELECT loader FROM done)")
     connection.executemany(
         "INSERT INTO recent (loader, at, rates) VALUES (?, ?, ?)",
-        [(key, sample.at, sample.rates) for key, samples in rest.items() for sample in samples],
+        [(key, sample.at, sample.rates) for key in done for sample in rest.get(key, ())],
     )
-    for tier, kept in enumerate((retention.samples, retention.ten_seconds, retention.minutes)):
-        connection.execute("DELETE FROM chunks WHERE tier = ? AND stored < ?", (tier, now - kept))
-    for (kind,) in connection.execute("SELECT DISTINCT kind FROM events").fetchall():
-        kept = retention.samples if kind == "spans" else retention.minutes
-        connection.execute("DELETE FROM events WHERE kind = ? AND at < ?", (kind, now - kept))
+
+
+def expire(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
+    """Drop what had its time. Runs in a transaction."""
+    for (owner,) in connection.execute("SELECT id FROM owners").fetchall():
+        for tier, kept in enumerate((retention.samples, retention.ten_seconds, retention.minutes)):
+            values = (owner, tier, now - kept)
+            drop(connection, "chunks", owner, "rows", "owner = ? AND tier = ? AND stored < ?", values)
+        kinds = connection.execute("SELECT DISTINCT kind FROM events WHERE owner = ?", (owner,)).fetchall()
+        for (kind,) in kinds:
+            kept = retention.samples if kind == "spans" else retention.minutes
+            values = (owner, kind, now - kept)
+            drop(connection, "events", owner, "body", "owner = ? AND kind = ? AND at < ?", values)
     connection.execute("DELETE FROM commands WHERE at < ?", (now - retention.minutes,))
-    shrink(connection, retention.max_bytes)
-
-
-def used_bytes(connection: sqlite3.Connection) -> int:
-    """Bytes of pages in use; free ones are filled again before the file grows."""
-    names = ("page_count", "freelist_count", "page_size")
-    pages, free, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
-    return int((pages - free) * size)
-
-
-def shrink(connection: sqlite3.Connection, most: int) -> None:
-    """Drop the oldest quarter of what is bulky and fine-grained; coarser records only if that is not
-    enough.
-    """
-    victims = (
-        ("events", "id", "kind = 'spans'"),
-        ("chunks", "n", "tier = 0"),
-        ("chunks", "n", "tier = 1"),
-        ("events", "id", "1"),
-        ("chunks", "n", "1"),
-    )
-    for table, number, which in victims:
-        for _ in range(8):
-            if used_bytes(connection) <= most:
-                break
-            first, last = connection.execute(
-                f"SELECT min({number}), max({number}) FROM {table} WHERE {which}"
-            ).fetchone()
-            if first is None:
-                break
-            connection.execute(f"DELETE FROM {table} WHERE {which} AND {number} <= ?", (first + (last - first) // 4,))
-    connection.execute("PRAGMA incremental_vacuum(4096)").fetchall()

@@ -31,7 +31,25 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX commands_of_loader ON commands (loader, n);
     CREATE INDEX commands_of_run ON commands (run, n);
     """,
+    # 2: whose each record is, and how much each owner has: when there is too much, whoever has most loses most. Owner
+    # 0 is everybody from before.
+    """
+    CREATE TABLE owners (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, bytes INTEGER NOT NULL DEFAULT 0);
+    ALTER TABLE loaders ADD COLUMN owner INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE chunks ADD COLUMN owner INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE events ADD COLUMN owner INTEGER NOT NULL DEFAULT 0;
+    INSERT INTO owners (id, name, bytes) SELECT 0, '', coalesce((SELECT sum(length(body)) FROM events), 0)
+        + coalesce((SELECT sum(length(rows)) FROM chunks), 0);
+    DROP INDEX chunks_by_age;
+    CREATE INDEX chunks_by_age ON chunks (owner, tier, stored);
+    DROP INDEX events_by_age;
+    CREATE INDEX events_by_age ON events (owner, kind, at);
+    """,
 )
+
+
+INCREMENTAL = 2
+"""The value of `PRAGMA auto_vacuum`."""
 
 
 class NewerDatabase(sqlite3.DatabaseError):
@@ -52,9 +70,12 @@ def open_database(path: Path | None) -> sqlite3.Connection:
         # commits.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA busy_timeout = 2000")
-        connection.execute("PRAGMA journal_size_limit = 16777216")
         connection.execute("PRAGMA cache_size = -2048")
         migrate(connection)
+        if connection.execute("PRAGMA auto_vacuum").fetchone() != (INCREMENTAL,):
+            # Made by a program that did not ask for it: without it, the file would never get smaller.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("VACUUM")
     except BaseException:
         connection.close()
         raise

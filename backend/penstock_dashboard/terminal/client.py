@@ -63,12 +63,23 @@ class Ordered(msgspec.Struct, frozen=True):
     refused: list[RefusedLoader] = []
 
 
+class OnceLink(msgspec.Struct, frozen=True):
+    """A link that signs one browser in, once."""
+
+    fragment: str
+    url: str
+    seconds: float
+
+
 class Client:
     def __init__(self, find: Callable[[], Address]) -> None:
         self.find = find
 
     def session(self) -> Session:
         return self._get("/api/session", Session)
+
+    def link(self) -> OnceLink:
+        return self._call("/api/session/links", OnceLink, {})
 
     def loaders(self) -> list[LoaderRow]:
         return self._get("/api/loaders", list[LoaderRow])

@@ -9,6 +9,7 @@ import {
   type StoredEvent,
   type StoredEventWire,
 } from "./protocol";
+import { page } from "./page";
 
 /** What the backend answered instead: an RFC 9457 problem, or no answer at all (status 0). */
 export class Problem extends Error {
@@ -32,13 +33,18 @@ export function address(path: string): string {
   return new URL(path, document.baseURI).href;
 }
 
-async function call<T>(path: string, init: RequestInit = {}): Promise<T> {
-  let response: Response;
+async function ask(path: string, init: RequestInit): Promise<Response> {
+  const headers = new Headers(init.headers);
+  if (page.half !== "") headers.set("X-Penstock-Page", page.half);
   try {
-    response = await fetch(address(path), { credentials: "same-origin", cache: "no-store", ...init });
+    return await fetch(address(path), { credentials: "same-origin", cache: "no-store", ...init, headers });
   } catch {
     throw new Problem(0, "The dashboard does not answer", "");
   }
+}
+
+async function call<T>(path: string, init: RequestInit = {}): Promise<T> {
+  const response = await ask(path, init);
   const body: unknown = response.status === 204 ? null : await response.json().catch(() => null);
   if (!response.ok) {
     const { title, detail } = (body ?? {}) as { title?: unknown; detail?: unknown };
@@ -74,8 +80,22 @@ const of = (id: string) => `api/loaders/${encodeURIComponent(id)}`;
 
 export const api = {
   session: () => call<Session>("api/session"),
-  signIn: (token: string) => post<unknown>("api/session", { token }),
-  signOut: () => call<unknown>("api/session", { method: "DELETE" }),
+  async signIn(secret: Secret): Promise<void> {
+    page.keep((await post<{ page: string }>("api/session", secret)).page);
+  },
+
+  async signOut(): Promise<void> {
+    await call<unknown>("api/session", { method: "DELETE" });
+    page.forget();
+  },
+
+  /** An answer to be saved, and what to call it. */
+  async file(path: string): Promise<{ name: string; content: Blob }> {
+    const response = await ask(path, {});
+    if (!response.ok) throw new Problem(response.status, `Error ${response.status}`, "");
+    const name = /filename="([^"]+)"/.exec(response.headers.get("Content-Disposition") ?? "")?.[1];
+    return { name: name ?? "penstock", content: await response.blob() };
+  },
 
   async loader(id: string): Promise<LoaderDetail> {
     return decodeLoaderDetail(await call<LoaderDetailWire>(of(id)));
@@ -105,6 +125,9 @@ export const api = {
     return post<RunAnswer>(`api/runs/${encodeURIComponent(run)}/commands`, order, { "Idempotency-Key": key });
   },
 };
+
+/** What signs in: a token, or the code of a link that can be used once. */
+export type Secret = { token: string } | { once: string };
 
 /** A random key; `crypto.randomUUID` exists only on secure origins, and a dashboard may be on plain http. */
 export function newKey(): string {

@@ -1,6 +1,7 @@
 import { address, api, Problem } from "./api";
 import { backoff } from "./backoff";
 import { now, Offset } from "./clock";
+import { page } from "./page";
 import { decodeToViewer, type FromViewer, type Session, type Subscribe, type ToViewer, type ToViewerWire } from "./protocol";
 
 /** The page that is open: what it wants to hear, and what it does with it. */
@@ -96,7 +97,8 @@ export class Connection {
       return;
     }
     if (this.#stopped) return;
-    const socket = new WebSocket(address("ws/live").replace(/^http/, "ws"));
+    // The page's half of the session goes where a browser lets a script say something: among the subprotocols.
+    const socket = new WebSocket(address("ws/live").replace(/^http/, "ws"), ["penstock", `penstock-page.${page.half}`]);
     this.#socket = socket;
     this.#heard = now();
     socket.onmessage = ({ data }) => {

@@ -57,10 +57,10 @@ def run(options: argparse.Namespace) -> int:
     ending = Ending()
     status = 0
     try:
-        link = find_or_start(options.port)
+        monitor, link = find_or_start(options.port)
         print(f"Penstock is at {link}", flush=True)
         print(f"{name}: {scenario.summary}. Ctrl-C ends it.", flush=True)
-        status = _train(scenario, link, options.seconds, ending)
+        status = _train(scenario, monitor, options.seconds, ending)
     except KeyboardInterrupt:
         pass  # what it was told to wait for
     except NoDashboard:

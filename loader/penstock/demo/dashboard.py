@@ -33,22 +33,24 @@ class NoDashboard(Exception):
     """It could not be started; why stands on stderr."""
 
 
-def find_or_start(port: int | None) -> str:
-    """The link to $PENSTOCK_URL's dashboard, to the one that runs on this machine, or to one that is started.
+def find_or_start(port: int | None) -> tuple[str, str]:
+    """$PENSTOCK_URL's dashboard, the one that runs on this machine, or one that is started: where to publish, and the
+    link for people, which has no token in it.
 
     port: None: 8787, or a free one if that is taken.
     """
     given = os.environ.get("PENSTOCK_URL", "").strip()
     if given:
-        return given
+        return given, given.partition("#")[0]
     found = discovery.read()
     if found is not None:
         if port is not None and urlsplit(found.url).port != port:
             print(
                 f"A dashboard runs already at {found.url}: the demo reports to it, and --port is not used.", flush=True
             )
-        return f"{found.url}/#token={found.token}"
-    return _start(_usual_or_free() if port is None else port)
+        return f"{found.url}/#token={found.token}", f"{found.url}/ (`penstock open` signs a browser in)"
+    link = _start(_usual_or_free() if port is None else port)
+    return link.partition("#")[0], link  # its token is in the discovery file
 
 
 def _start(port: int) -> str:

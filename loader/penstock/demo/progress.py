@@ -33,7 +33,7 @@ class Pace:
             self._next = now + ON_TERMINAL
             self.snapshot = self._stats()
             self._meter.take(self.snapshot)
-            self.rates = self._meter.recent(self.snapshot)
+            self.rates = self._meter.recent()
 
     @property
     def waiting(self) -> float:

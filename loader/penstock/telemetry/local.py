@@ -50,7 +50,7 @@ class LocalDashboard:
             found = discovery.read()
             if found is not None:
                 if self._leading:
-                    _tell(f"{found.url}/#token={found.token}")
+                    _tell(found.url)
             elif self._leading:
                 self._start()
             return found
@@ -68,9 +68,7 @@ class LocalDashboard:
         command += ["dashboard", "--port", "0", "--exit-when-idle", str(EXIT_WHEN_IDLE)]
         blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the child inherits it, and must hear SIGTERM
         try:
-            path = _log_path()
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as errors:  # noqa: PTH123
+            with open(_open_log(), "wb") as errors:
                 _child = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -98,10 +96,21 @@ def _log_path() -> Path:
     return discovery.state_home() / "dashboard.log"
 
 
-def _tell(link: str) -> None:
-    if link not in _told:
-        _told.add(link)
-        print(f"Penstock is at {link}", file=sys.stderr, flush=True)
+def _open_log() -> int:
+    """A descriptor for what the dashboard complains of; where nothing can be written, nothing is kept of it."""
+    path = _log_path()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+def _tell(url: str) -> None:
+    """Without the token: notebooks and the logs of jobs are passed on."""
+    if url not in _told:
+        _told.add(url)
+        print(f"Penstock is at {url}/ (`penstock open` signs a browser in)", file=sys.stderr, flush=True)
 
 
 def _start_over_after_fork() -> None:

@@ -94,7 +94,7 @@ def demo(running: Dashboard, home: Path, script: Scripts) -> Demo:
     def run(scenario: str, *arguments: str) -> Iterator[Watched]:
         settings = json.dumps({**environment(home), "PENSTOCK_RUN": scenario})
         with script(BODY, settings, "--scenario", scenario, *arguments) as process, running.http() as client:
-            assert process.line() == f"Penstock is at {running.link}"
+            assert process.line() == f"Penstock is at {running.url}/ (`penstock open` signs a browser in)"
             yield Watched(client, scenario)
 
     return run
