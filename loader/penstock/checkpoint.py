@@ -27,6 +27,8 @@ CANNOT_SAVE = (
     "load_state_dict()"
 )
 
+OUT_OF_ORDER = "with in_order=False the place in an epoch cannot be saved: which batches are left depends on timing"
+
 
 def unsaved(reason: str) -> State:
     """In place of a position that is not known. Loaded, it begins its epoch anew."""

@@ -261,10 +261,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
         Returns:
             A plain dict that `json.dumps` takes, unless a dataset or sampler of the user's puts something else into its
-            own state. Where an iterable-style dataset cannot save its place, it says so, with a warning.
-
-        Raises:
-            ValueError: An epoch with `in_order=False` is under way.
+            own state. Where the place in an epoch cannot be saved (an iterable-style dataset without a state,
+            `in_order=False`), it says so, with a warning.
         """
         return self._penstock.state_dict()
 

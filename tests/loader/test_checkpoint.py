@@ -399,14 +399,21 @@ def test_things_that_are_no_states_are_refused(loaders: Loaders) -> None:
     assert len(list(loader)) == 7
 
 
-def test_out_of_order_epochs_cannot_be_saved_midway(loaders: Loaders) -> None:
-    loader = loaders(SOURCE, num_workers=2, in_order=False)
+def test_out_of_order_epochs_that_are_saved_midway_begin_anew(loaders: Loaders) -> None:
+    def make() -> DataLoader[Any]:
+        return loaders(SOURCE, num_workers=2, in_order=False, shuffle=True)
+
+    loader = make()
     iterator = iter(loader)
     next(iterator)
-    with pytest.raises(ValueError, match="in_order=False"):
-        loader.state_dict()
-    assert len(list(iterator)) == 19
-    loaders(SOURCE, num_workers=2, in_order=False).load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match="in_order=False"):
+        state = loader.state_dict()
+    resumed = make()
+    with pytest.warns(UserWarning, match="epoch 0 .*in_order=False.* begins anew"):
+        resumed.load_state_dict(state)
+    assert len(list(resumed)) == LENGTH
+    assert len(list(iterator)) == LENGTH - 1
+    make().load_state_dict(loader.state_dict())
 
 
 # -- iterable-style ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch.multiprocessing
 
 from ..budget import memory_limits
-from ..checkpoint import CANNOT_SAVE, State, shards_for, unsaved
+from ..checkpoint import CANNOT_SAVE, OUT_OF_ORDER, State, shards_for, unsaved
 from ..failures import raise_error
 from ..fetching import may_save, saves
 from ..pool.conductor import HURRY
@@ -333,11 +333,11 @@ class PooledIterator(EpochIterator):
             dispose(finished)
 
     def state_dict(self) -> State:
-        if not self._in_order:
-            raise ValueError(
-                "with in_order=False an epoch's state cannot be saved: which batches are left depends on timing"
-            )
-        return super().state_dict()
+        if self._in_order or not self.place.batch:
+            return super().state_dict()
+        # The sampler's state is that of the beginning: the epoch, begun anew, has the same order.
+        sampler = None if self._iterable or self._sampler_iter is None else self._sampler_iter.state_dict(0)
+        return {"batch": self.place.batch, "sampler": sampler, **unsaved(OUT_OF_ORDER)}
 
     def _shards_state(self) -> State:
         if not self._iterable:
