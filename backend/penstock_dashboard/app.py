@@ -23,10 +23,11 @@ def create_app(
 ) -> ASGIApp:
     """The whole backend as one ASGI application."""
     backend = backend or Backend(settings)
-    return Gate(create_api(settings, keyring, backend, links or Links(settings.limits.links)), settings)
+    access = Access(settings, keyring, links or Links(settings.limits.links))
+    return Gate(create_api(settings, access, backend), settings, access)
 
 
-def create_api(settings: Settings, keyring: Keyring, backend: Backend, links: Links) -> FastAPI:
+def create_api(settings: Settings, access: Access, backend: Backend) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await backend.start()
@@ -45,12 +46,12 @@ def create_api(settings: Settings, keyring: Keyring, backend: Backend, links: Li
         redirect_slashes=False,
     )
     app.state.backend = backend
-    backend.admits = lambda token: keyring.named(token.name) == token
-    app.state.access = Access(settings, keyring, links)
+    backend.admits = lambda token: access.keyring.named(token.name) == token
+    app.state.access = access
     problems.install(app)
     for module in (health, session, loaders, commands, sockets):
         app.include_router(module.router)
     models = [*health.MODELS, *session.MODELS, *loaders.MODELS, *commands.MODELS]
-    openapi.install(app, models, app.state.access.cookie)
+    openapi.install(app, models, access.cookie)
     app.include_router(pages.make_router(settings.root_path))
     return app

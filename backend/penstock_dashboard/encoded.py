@@ -12,12 +12,13 @@ class Encoded:
         self._size = 0
         self._texts: OrderedDict[str, str] = OrderedDict()
 
-    def get(self, name: str, make: Callable[[], str]) -> str:
-        """The text of this name; made anew if it is not there any more."""
+    def get(self, name: str, make: Callable[[], str | None]) -> str | None:
+        """The text of this name; made anew if it is not there any more. None if there is none to make."""
         text = self._texts.get(name)
         if text is None:
             text = make()
-            self.put(name, text)
+            if text is not None:
+                self.put(name, text)
         return text
 
     def put(self, name: str, text: str) -> None:

@@ -87,9 +87,10 @@ class Hub:
     def snapshot(self, entry: Entry, snapshot: Snapshot) -> None:
         """A loader's numbers have changed."""
         self._changed.add(entry.id)
+        self._encoded.drop(f"detail {entry.id}")
+        self._encoded.drop(f"frame {entry.id}")
         watchers = self._watchers.get(entry.id)
         if watchers:
-            self._encoded.drop(f"detail {entry.id}")
             self._encoded.put(f"frame {entry.id}", encode(entry.frame(snapshot)).decode())
             for connection in watchers:
                 connection.viewer.frame(entry.id)
@@ -99,24 +100,27 @@ class Hub:
         """A loader's configuration or presence has changed."""
         self._changed.add(entry.id)
         self._encoded.drop(f"detail {entry.id}")
+        self._encoded.drop(f"frame {entry.id}")
         for connection in self._watchers.get(entry.id, ()):
             connection.viewer.detail(entry.id)
             connection.bell.set()
 
     def frame(self, loader: str) -> str | None:
         """The latest frame of a loader, for whoever can be sent one now."""
+        return self._encoded.get(f"frame {loader}", lambda: self._make_frame(loader))
+
+    def _make_frame(self, loader: str) -> str | None:
         entry = self._registry.get(loader)
         snapshot = entry.snapshot if entry is not None else None
-        if entry is None or snapshot is None:
-            return None
-        return self._encoded.get(f"frame {loader}", lambda: encode(entry.frame(snapshot)).decode())
+        return None if entry is None or snapshot is None else encode(entry.frame(snapshot)).decode()
 
     def detail(self, loader: str) -> str | None:
         """All that is known of a loader."""
+        return self._encoded.get(f"detail {loader}", lambda: self._make_detail(loader))
+
+    def _make_detail(self, loader: str) -> str | None:
         entry = self._registry.get(loader)
-        if entry is None:
-            return None
-        return self._encoded.get(f"detail {loader}", lambda: encode(Detail(entry.detail())).decode())
+        return None if entry is None else encode(Detail(entry.detail())).decode()
 
     def removed(self, entry: Entry) -> None:
         self._changed.discard(entry.id)

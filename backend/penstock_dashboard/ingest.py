@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.ingest")
 
-MOST_WRITTEN = 4 << 20
-"""Bytes of all events of one message as JSON. MessagePack is denser, but an ordinary message is far from this."""
 TOKEN_GONE = "the token was taken away"
 POLICY, REPLACED, TRY_LATER = 1008, 4409, 1013
 """Close codes."""
@@ -151,9 +149,12 @@ class Publisher:
         delay = max(self._messages.owe(), self._bytes.owe(size), self._token_bytes.owe(size))
         if delay:
             await asyncio.sleep(delay)
+        store = self._backend.store
+        if store.has_room(self._owner):
+            return True
         try:
             async with asyncio.timeout(self._backend.settings.limits.patience):
-                await self._backend.store.room(self._owner)
+                await store.room(self._owner)
         except TimeoutError:
             self._backend.refuse("messages")
             self.close(TRY_LATER, "the store cannot keep up; come back later")
@@ -214,8 +215,9 @@ class Publisher:
             if isinstance(message, Hello):
                 raise BadMessage("hello came a second time")
             written = [written_out(event) for event in message.events] if isinstance(message, Events) else []
-            if sum(len(body) for _, body in written) > MOST_WRITTEN:
-                raise BadMessage(f"events: as JSON they take more than {MOST_WRITTEN} bytes")
+            most = self._backend.store.most_written
+            if sum(len(body) for _, body in written) > most:
+                raise BadMessage(f"events: as JSON they take more than {most} bytes")
         except BadMessage as bad:
             self._bad += 1
             self._backend.counters.bad_messages += 1

@@ -40,6 +40,10 @@ class Limits(Struct, frozen=True):
     """Connections for requests with a token; beyond it, the one that came first is hung up on."""
     strangers: int = 1024
     """Connections that have not shown a token; beyond it, the one that came first is hung up on."""
+    stranger_rate: float = 200.0
+    """Requests per second of all who show no token, for long; the others wait for their turn."""
+    stranger_burst: float = 200.0
+    """Requests of theirs at once."""
     share: float = 0.75
     """Of the publishers, the viewers and the loaders, so much may belong to one token."""
     loaders: int = 8192

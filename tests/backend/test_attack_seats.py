@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import resource
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,19 @@ def test_strangers_leave_seats_for_those_who_have_shown_a_token(folder: Path) ->
             loader.snapshot()
             loader.acknowledged(0)
         until(lambda: sum(not hung_up(client) for client in strangers) <= FEW["strangers"], "most strangers to go")
+
+
+def test_requests_of_strangers_wait_for_their_turn_and_those_with_a_token_do_not(folder: Path) -> None:
+    """Nobody else's turn comes within this test: who shows a token is served all the same."""
+    slow: dict[str, float] = {"stranger_rate": 1e-6, "stranger_burst": 3}
+    with dashboard(folder, "--data", ":memory:", limits=slow) as server:
+        strangers = [raw(server, request(server, "/api/openapi.json")) for _ in range(6)]
+        until(lambda: sum(bool(select.select([client], [], [], 0)[0]) for client in strangers) == 3, "three answers")
+        assert served(server)
+        with server.loader("known") as loader, server.viewer():
+            loader.snapshot()
+            loader.acknowledged(0)
+        assert sum(bool(select.select([client], [], [], 0)[0]) for client in strangers) == 3
 
 
 def test_an_answer_that_is_not_read_keeps_no_connection(folder: Path) -> None:

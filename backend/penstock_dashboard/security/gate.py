@@ -11,12 +11,16 @@ import logging
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..problems import MEDIA_TYPE, Problem
+from ..seats import seat_of
+from ..security.access import Access
 from ..security.forwarded import forwarded
 from ..security.hosts import Hosts
 from ..settings import Settings
+from ..turnstile import Turnstile
 
 log = logging.getLogger("penstock.security")
 
@@ -43,8 +47,10 @@ def content_security_policy(frame_ancestors: Iterable[str] = ()) -> str:
 
 
 class Gate:
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, access: Access) -> None:
         self._app = app
+        self._access = access
+        self._turnstile = Turnstile(settings.limits.stranger_burst, settings.limits.stranger_rate)
         self._hosts = Hosts(settings.host, settings.public_url, settings.allow_hosts)
         self._root_path = settings.root_path
         self._behind_proxy = bool(settings.public_url)
@@ -75,11 +81,21 @@ class Gate:
                 log.info("refused a websocket: %d %s", refusal.status, refusal.kind)
             await self._refuse(refusal, websocket, self._with_headers(send))
             return
+        if not await self._is_its_turn(scope):
+            return
         scope = self._under_prefix(scope)
         if websocket:
             await self._app(scope, receive, send)
         else:
             await self._app(scope, self._bounded(receive), self._with_headers(send))
+
+    async def _is_its_turn(self, scope: Scope) -> bool:
+        """At once for those who show a token. False: it has gone while it waited."""
+        seat = seat_of(scope)
+        if seat is None or self._access.identify(HTTPConnection(scope)) is not None:
+            return True
+        await self._turnstile.passed(seat.transport.is_closing)
+        return not seat.transport.is_closing()
 
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = Headers(scope=scope)

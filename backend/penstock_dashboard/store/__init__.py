@@ -92,11 +92,14 @@ class Store:
 
     # ---------------------------------------------------------------------------------------------- writing
 
+    def has_room(self, owner: int) -> bool:
+        return not self._writer.is_full(owner)
+
     async def room(self, owner: int) -> None:
         """Return once there is room for another message of this owner's loaders. Nobody has all of it, so that others
         need not wait for a flood to be stored.
         """
-        while self._writer.is_full(owner):
+        while not self.has_room(owner):
             self._room.clear()
             await self._room.wait()
 
@@ -104,6 +107,11 @@ class Store:
     def dropped(self) -> int:
         """Bytes of records that were dropped before their time, for want of space."""
         return self._writer.space.dropped
+
+    @property
+    def most_written(self) -> int:
+        """Bytes that the events of one message may take."""
+        return self._writer.space.most_written
 
     @property
     def most_loaders(self) -> int:

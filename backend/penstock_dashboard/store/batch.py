@@ -66,6 +66,11 @@ ROW = 200
 """What a record costs beside its content, about, in bytes: in memory, and in pages and indices on disk."""
 
 
+def on_disk(size: int) -> int:
+    """Bytes of pages that a row takes, about: large ones fill pages of their own."""
+    return size + size // 2 + ROW if size < 2000 else (size // 4080 + 1) * 4096
+
+
 class Batch(msgspec.Struct):
     samples: list[tuple[int, Sample]] = []
     marks: dict[int, Mark] = {}
@@ -77,7 +82,7 @@ class Batch(msgspec.Struct):
     owners: dict[int, str] = {}
     """Tokens that are new: number → name."""
     size: int = 0
-    """Bytes in it, about; loaders apart, which are stored some at a time."""
+    """Bytes that it will take, about; loaders apart, which are stored some at a time."""
     shares: dict[int, int] = {}
     """Owner → bytes of its messages and loaders."""
 
@@ -96,7 +101,7 @@ class Batch(msgspec.Struct):
 
     def add_event(self, record: EventRecord) -> None:
         self.events.append(record)
-        self._count(record.owner, len(record.body) + ROW)
+        self._count(record.owner, on_disk(len(record.body)))
 
     def add_loader(self, record: LoaderRecord) -> None:
         before = self.loaders.get(record.key)

@@ -33,6 +33,8 @@ MIN_SIZE = 8 << 20
 """The smallest `--max-size`."""
 IN_MEMORY = 64 << 20
 """The most that a database in memory may take, whatever was asked for."""
+MOST_WRITTEN = 4 << 20
+"""Bytes of all events of one message as JSON. MessagePack is denser, but an ordinary message is far from this."""
 COMMANDS = -1
 """Stands for the owner of all commands."""
 STEP = 512
@@ -56,6 +58,12 @@ class LogHeld(sqlite3.OperationalError):
     """Another program reads the database, so that its log cannot be emptied."""
 
 
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Somebody else has the lock: it will be given back."""
+    busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return isinstance(error, LogHeld) or error.sqlite_errorcode & 0xFF in busy
+
+
 class Space:
     def __init__(self, path: Path | None, most: int, batch: int = Limits().batch) -> None:
         self._path = path
@@ -68,6 +76,8 @@ class Space:
         self.batch = max(512 << 10, min(batch, self.cap // 8))
         self.most_samples = max(1000, min(120_000, self.cap // 4 // ROW))
         """Samples of all loaders that may wait for compaction."""
+        self.most_written = min(MOST_WRITTEN, self.cap // 4)
+        """Bytes of one message's events, as they are stored."""
         self.dropped = 0
         """Bytes of records that were dropped before their time."""
         self.untidy = False
@@ -117,8 +127,8 @@ class Space:
         return int((self.cap // self._page - pages + free) * self._page)
 
     def make_room(self, connection: sqlite3.Connection, size: int) -> None:
-        """Drop old records until so many bytes of new ones fit, whatever their shape."""
-        need = 2 * size + 64 * self._page
+        """Drop old records until so many bytes of new ones fit; at the most, half of the file is made free."""
+        need = min(size + size // 8 + 64 * self._page, self.cap // 2)
         if self.room(connection) >= need:
             return
         need += self.cap // 16  # and some more, so that this is not done for every batch
@@ -134,7 +144,11 @@ class Space:
     def checkpoint(self, connection: sqlite3.Connection) -> None:
         """Empty the log if it has grown and nobody reads."""
         if self._log_bytes() > self._log_size:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise
 
     def tidy(self, connection: sqlite3.Connection) -> None:
         """Give pages back to the disk, for a moment, if many are free or the file is too large. `untidy` says whether

@@ -3,7 +3,8 @@
 The event loop adds to a batch and never waits. The thread takes the whole batch, stores it in one
 transaction and reports it to the loop: only then are messages acknowledged, events shown and commands
 delivered. How long a batch may wait is the caller's choice, call by call (`within`). A batch that has grown to
-`most_waiting` bytes is due at once, and nothing more should be added to it: whoever reads from loaders looks.
+`space.batch` bytes is due at once, and nothing more should be added to it: whoever reads from loaders looks
+(`is_full`).
 
 When SQLite fails (a full disk, a damaged file) the thread opens a database in memory, stores the same batch
 there, and goes on; `warning` says so, and what is stored from then on is reported as not durable.
@@ -27,7 +28,7 @@ from ..store import compaction
 from ..store.batch import Batch, LoaderRecord
 from ..store.samples import Sample
 from ..store.schema import open_database
-from ..store.space import LogHeld, Space, charge
+from ..store.space import Space, charge, is_busy
 
 log = logging.getLogger("penstock.store")
 
@@ -116,9 +117,8 @@ class Writer(threading.Thread):
     def run(self) -> None:
         while True:
             with self._condition:
-                while not (self._ending or self._jobs or self._is_due()):
-                    idle = 0.0 if self.space.untidy or self._later else 1.0
-                    self._condition.wait(idle if self._due is None else max(0.0, self._due - time.monotonic()))
+                while not (self._ending or self._jobs or self._is_due() or self._later or self.space.untidy):
+                    self._condition.wait(1.0 if self._due is None else max(0.0, self._due - time.monotonic()))
                     if self._due is None or compaction.due(self._compacted, time.time()):
                         break
                 batch, jobs = self._batch, self._jobs
@@ -139,7 +139,7 @@ class Writer(threading.Thread):
             if ending:
                 self._close()
                 return
-            self._guarded(self.space.tidy)
+            self._guarded(lambda connection: _patiently(lambda: self.space.tidy(connection)))
 
     def _is_due(self) -> bool:
         return self._due is not None and time.monotonic() >= self._due
@@ -179,6 +179,7 @@ class Writer(threading.Thread):
             for record in records:
                 self.space.stored(record)
             self._weigh_later()
+            self._committed(Batch(), not self.warning)  # there is room again
             if not all_of_them:
                 break
 
@@ -212,7 +213,7 @@ class Writer(threading.Thread):
         """In a transaction for which there is room."""
         _patiently(lambda: self.space.ready(connection))
         for attempt in range(FULL_TRIES):
-            self.space.make_room(connection, size << attempt)
+            _patiently(partial(self.space.make_room, connection, size << attempt))
             try:
                 _patiently(lambda: _transaction(connection, work))
                 break
@@ -287,10 +288,8 @@ def _patiently(work: Callable[[], None]) -> None:
     for _ in range(BUSY_TRIES):
         try:
             return work()
-        except LogHeld:
-            log.warning("the database is read by another program; waiting")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if not is_busy(error):
                 raise
             log.warning("the database is locked by another program; waiting")
     return work()
