@@ -248,6 +248,8 @@ def test_a_forked_copy_of_training(script: Scripts, how: str) -> None:
     body = f"""
 import warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, from 3.12 on, of forks where there are threads
+# A forked process cannot use the server of another one: where Python has one by default, the copy needs this.
+made = DataLoader(Full(300), batch_size=2, num_workers=2, multiprocessing_context="fork")
 iterator = iter(made)
 first = next(iterator)
 def copy():
