@@ -112,7 +112,7 @@ def test_malformed_http_is_answered_with_a_client_error(server: Running, request
 
 
 def test_seats_are_limited_and_given_back(folder: Path) -> None:
-    settings = Settings(timing=BRISK, limits=Limits(publishers=3, viewers=3))
+    settings = Settings(timing=BRISK, limits=Limits(publishers=4, viewers=4))  # of which one token has three
     with serving(settings, folder) as server:
         with contextlib.ExitStack() as seats:
             for _ in range(3):
