@@ -69,7 +69,7 @@ def test_a_subclass_may_set_and_define_what_it_likes(workers: int) -> None:
         assert plain(made) == plain(data.DataLoader(Samples("int", 20), 4))
     state = made.state_dict()
     made.load_state_dict(state)
-    assert (made.monitor, made.max_workers(), made._penstock.ledger, made.gate) == ("mine",) * 4
+    assert (made.monitor, made.max_workers(), made.ledger, made.gate) == ("mine",) * 4
     made._penstock.close()
 
 
