@@ -13,7 +13,7 @@ import pytest
 import torch
 from penstock import DataLoader
 
-from tests.loader.support import Full, Script, Scripts, descendants, maps_shared_memory, wait_until
+from tests.loader.support import Full, Script, Scripts, descendants, helpers, maps_shared_memory, wait_until
 
 TRAINING = """
 import gc, os, signal, sys, threading, time
@@ -350,5 +350,5 @@ def test_close_after_an_epoch_waits_until_nothing_is_left() -> None:
     loader = DataLoader(Full(20, 1000), batch_size=2, num_workers=3)
     assert len(list(loader)) == 10
     loader.close()
-    assert descendants(os.getpid()) - before == set()
+    assert descendants(os.getpid()) - before - helpers() == set()
     assert threading.active_count() <= threads
