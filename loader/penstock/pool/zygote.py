@@ -15,6 +15,7 @@ exits, and see to it that no worker outlives the pool:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -162,6 +163,8 @@ class _WorkerProcess(ForkProcess):
         the memory apart, which it does first.
         """
         code: int = super()._bootstrap(*arguments, **named)  # type: ignore[misc]
+        if sys.version_info >= (3, 14):
+            atexit._run_exitfuncs()  # Python itself does so only after this
         try:
             descriptors = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
         except OSError:
