@@ -348,10 +348,11 @@ class Conductor(threading.Thread):
             if worker is None:
                 continue
             if operation == "forked":
-                worker.pid, worker.born = rest[1], True
+                self.roster.note_fork(worker, rest[1])
+                worker.born = True
                 self.observer.ledger.worker("born", worker.id, worker.pid)
             elif operation == "exited":
-                worker.pid = rest[1]
+                self.roster.note_exit(worker, rest[1], rest[2])
                 self._gone(worker, rest[2])
             elif operation == "not forked":
                 self._crew.forget(worker)

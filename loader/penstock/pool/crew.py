@@ -179,8 +179,9 @@ class Crew:
                 if operation == "interrupted":
                     self.interrupted_at = time.monotonic()
                 elif operation == "forked" and (worker := self.roster.get(rest[0])) is not None:
-                    worker.pid = rest[1]
+                    self.roster.note_fork(worker, rest[1])
                 elif operation == "exited" and (worker := self.roster.get(rest[0])) is not None:
+                    self.roster.note_exit(worker, rest[1], rest[2])
                     self.close(worker)
         return True
 

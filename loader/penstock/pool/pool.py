@@ -265,8 +265,7 @@ class Pool:
             if conductor.closing or conductor.roster.forked() >= conductor.target:
                 break
             time.sleep(0.01)
-        workers = sorted(conductor.roster, key=lambda worker: worker.id)
-        return [WorkerProcess(worker.pid, f"loader-worker-{worker.id}") for worker in workers if worker.pid]
+        return conductor.roster.processes()
 
     def pass_on_interrupt(self) -> None:
         """Ctrl-C came in a finalizer, where it is lost: have it come again when the pool is at its end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,6 +48,18 @@ class WorkerProcess:
 
     pid: int
     name: str
+    exits: dict[int, int]
+    """Exit codes that the zygote has told, by pid."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it lives. Of one that left as it was told to, nothing need have been told: 0."""
+        return None if self.is_alive() else self.exits.get(self.pid, 0)
+
+    def terminate(self) -> None:
+        """End it, as torch's can be ended by those who look for them."""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGTERM)
 
     def is_alive(self) -> bool:
         """Does the process exist?"""
@@ -67,6 +80,9 @@ class Roster:
         self._rows = rows
         self._workers: dict[int, WorkerHandle] = {}
         self._next_key = 0
+        self._pids: dict[int, int] = {}
+        """Id → pid of the last process that had it."""
+        self._exits: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[WorkerHandle]:
         return iter(list(self._workers.values()))
@@ -91,6 +107,25 @@ class Roster:
 
     def remove(self, worker: WorkerHandle) -> None:
         self._workers.pop(worker.key, None)
+
+    def note_fork(self, worker: WorkerHandle, pid: int) -> None:
+        """The zygote has forked it."""
+        worker.pid = self._pids[worker.id] = pid
+
+    def note_exit(self, worker: WorkerHandle, pid: int, code: int) -> None:
+        """The zygote has seen its end."""
+        worker.pid = pid
+        self._exits[pid] = code
+
+    def processes(self) -> list[WorkerProcess]:
+        """Those that there are; at the end of a pool, those that there were."""
+        here = {worker.id for worker in self._workers.values()}
+        pids = sorted(self._pids.items())
+        return [
+            WorkerProcess(pid, f"loader-worker-{number}", self._exits)
+            for number, pid in pids
+            if number in here or not here
+        ]
 
     def active(self) -> list[WorkerHandle]:
         """Those that are meant to work, forked or about to be, by id."""
