@@ -73,6 +73,20 @@ def test_requests_of_strangers_wait_for_their_turn_and_those_with_a_token_do_not
         assert sum(bool(select.select([client], [], [], 0)[0]) for client in strangers) == 3
 
 
+def test_strangers_who_are_hung_up_on_while_they_wait_are_not_written_down(folder: Path) -> None:
+    limits: dict[str, float] = {**FEW, "strangers": 5, "stranger_rate": 50.0, "stranger_burst": 1}
+    with dashboard(folder, "--data", ":memory:", limits=limits) as server:
+        strangers = []
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                strangers.append(raw(server, request(server, "/healthz")))
+        until(lambda: sum(not hung_up(client) for client in strangers) <= 5, "most to be hung up on")
+        assert served(server)
+        assert server.stop() == 0
+        assert server.process.stderr is not None
+        assert server.process.stderr.read() == ""
+
+
 def test_an_answer_that_is_not_read_keeps_no_connection(folder: Path) -> None:
     with dashboard(folder, "--data", ":memory:", limits=BRIEF) as server:
         before = server.memory_now

@@ -82,6 +82,8 @@ class Gate:
             await self._refuse(refusal, websocket, self._with_headers(send))
             return
         if not await self._is_its_turn(scope):
+            while not (await receive())["type"].endswith(".disconnect"):
+                pass  # nobody is there to be answered; the server wants to have heard so
             return
         scope = self._under_prefix(scope)
         if websocket:
