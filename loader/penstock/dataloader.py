@@ -50,9 +50,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     In a `with` block it is closed at the end.
     """
 
-    _penstock: Engine
-    """All that is ours. Whatever else a subclass sets or defines is its own."""
-
     # What the loader was given, for people and for libraries that make it again; the engine reads its own.
     name: str
     memory_budget: int | None
@@ -127,7 +124,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             allow_control=allow_control,
         )
         options.show_on(self)
-        self._penstock = Engine(self, options)
+        self.__dict__["_penstock"] = Engine(self, options)
+
+    @property
+    def _penstock(self) -> Engine:
+        """All that is ours. Whatever else a subclass sets or defines is its own.
+
+        It stands under this name among the attributes, too, and so is copied with them, however the loader is copied:
+        one that belongs to another loader, or to none, is taken for a copy and made this one's own.
+        """
+        engine: Engine = self.__dict__["_penstock"]
+        if not engine.belongs_to(self):
+            engine = self.__dict__["_penstock"] = engine.copy_for(self)
+        return engine
 
     # -- iteration ------------------------------------------------------------------------------------------
 
@@ -165,14 +174,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._penstock.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to this process: pools, locks, the publisher."""
+        """Without what belongs to this process: pools, locks, the publisher; of the engine likewise."""
         return {**self.__dict__, "_iterator": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.__dict__["_penstock"] = engine = Engine.__new__(Engine)
-        engine.__dict__.update(state["_penstock"].__getstate__())
-        engine.copy_to(self)
 
     # -- live control ---------------------------------------------------------------------------------------
 

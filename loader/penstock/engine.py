@@ -70,8 +70,8 @@ class Engine:
         """The newest last. Replaced and never changed: others read it without a lock."""
         self._length: int | None = None
         """Batches in an epoch, as far as that is known."""
-        self._left: tuple[int, checkpoint.State | Exception] | None = None
-        """The number of the epoch that ended last, and how far it was, or why that is not known."""
+        self._left: checkpoint.State | Exception | None = None
+        """How far the epoch was that ended last, or why that is not known."""
         self._told_unsaved = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,10 +79,17 @@ class Engine:
         kept = ("options", "resume_state", "is_closed", "_pending", "_stale")
         return {name: self.__dict__[name] for name in kept}
 
-    def copy_to(self, loader: DataLoader[Any]) -> None:
-        """Be the engine of a loader that was copied or unpickled, of which this is the copy."""
-        self.ledger = Ledger()
-        self._attach(loader)
+    def belongs_to(self, loader: DataLoader[Any]) -> bool:
+        reference = self.__dict__.get("_loader")  # not there when it was unpickled just now
+        return reference is not None and reference() is loader
+
+    def copy_for(self, loader: DataLoader[Any]) -> Engine:
+        """An engine with the same options for a copy of the loader."""
+        engine = Engine.__new__(Engine)
+        engine.__dict__.update(self.__getstate__())
+        engine.ledger = Ledger()
+        engine._attach(loader)
+        return engine
 
     @property
     def loader(self) -> DataLoader[Any]:
@@ -115,12 +122,10 @@ class Engine:
 
     def leave(self, iterator: EpochIterator) -> None:
         """An iterator's epoch is over. How far it was is kept: the iterator may be gone when somebody asks."""
-        place: checkpoint.State | Exception
         try:
-            place = self._place_of(iterator)
+            self._left = self._place_of(iterator)
         except Exception as error:  # of the user's own code, say: told to whoever asks for the state
-            place = error
-        self._left = iterator.number, place
+            self._left = error
 
     def take_refresh(self) -> bool:
         """Should persistent workers be started anew? True once."""
@@ -345,13 +350,10 @@ class Engine:
         }
         if current is not None:
             state.update(self._place_of(current))
-        elif self._left is not None and self._left[0] == self.ledger.current:
-            place = self._left[1]
-            if isinstance(place, Exception):
-                raise place
-            state.update(place)
-        if state["over"] and current is not None and loader.persistent_workers:
-            state["base_seed"] = current._base_seed
+        elif isinstance(self._left, Exception):
+            raise self._left
+        elif self._left is not None:
+            state.update(self._left)
         if state["over"] and self.is_iterable and loader.num_workers == 0 and saves(loader.dataset):
             own = {"dataset": copy.deepcopy(loader.dataset.state_dict())}  # type: ignore[attr-defined]
             state["shards"] = [{"dataset": own, "ended": False, "over": True, "generators": None}]
@@ -395,7 +397,8 @@ class Engine:
     def _place_of(self, iterator: EpochIterator) -> checkpoint.State:
         """How far the epoch of an iterator is, or what it leaves to the next."""
         if iterator.exhausted:
-            return {"over": True, **iterator.final_state()}
+            seed = iterator._base_seed if iterator._persistent_workers else None  # persistent workers keep it
+            return {"over": True, "base_seed": seed, **iterator.final_state()}
         place = iterator.state_dict()
         return {"over": False, "epoch": iterator.number, "base_seed": iterator._base_seed, **place}
 

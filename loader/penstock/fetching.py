@@ -10,7 +10,7 @@ import copy
 import inspect
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from operator import length_hint
 from typing import Any, Protocol
 
@@ -170,9 +170,20 @@ class IterableFetcher:
     at_once = False
 
     def __init__(
-        self, dataset: Any, auto_collation: bool, drop_last: bool, state: Any = None, time_all: bool = False
+        self,
+        dataset: Any,
+        auto_collation: bool,
+        drop_last: bool,
+        state: Any = None,
+        time_all: bool = False,
+        *,
+        over: bool = False,
     ) -> None:
-        """`state` is what `state_dict` gave: the dataset goes on from there."""
+        """`state` is what `state_dict` gave: the dataset goes on from there.
+
+        `over`: it is the state after a whole epoch, and another is to begin. A dataset may take it for a place in the
+        epoch before, and be at its end at once; it is asked again then.
+        """
         self.auto_collation = auto_collation
         self.drop_last = drop_last
         self._dataset = dataset
@@ -182,6 +193,7 @@ class IterableFetcher:
         if state is not None and "iterator" in state:
             self.iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
         self._items = by_next(self.iterator)
+        self._at_an_end = over
         self.ended = False
         self.stateful = saves(self.iterator) or saves(dataset)
         self.stamps: list[int] = []
@@ -198,8 +210,10 @@ class IterableFetcher:
         self.began = start = _clock()
         if self.ended:
             raise StopIteration
+        if self._at_an_end:
+            self._begin_again()
         if not self.auto_collation:
-            sample = next(self.iterator)
+            sample = next(self._items)
             stamps.append(_clock())
             return sample
         if self._pace.hurries():
@@ -209,7 +223,7 @@ class IterableFetcher:
         else:
             for _ in index:
                 try:
-                    samples.append(next(self.iterator))
+                    samples.append(next(self._items))
                 except StopIteration:
                     self.ended = True
                     break
@@ -231,6 +245,16 @@ class IterableFetcher:
         if saves(self.iterator):
             state["iterator"] = copy.deepcopy(self.iterator.state_dict())  # type: ignore[attr-defined]
         return state
+
+    def _begin_again(self) -> None:
+        """Look whether the dataset is at its end at once, and if so ask it for another epoch."""
+        self._at_an_end = False
+        first = list(islice(self._items, 1))
+        if not first:
+            self.iterator = iter(self._dataset)
+            self._items = by_next(self.iterator)
+        else:
+            self._items = chain(first, self._items)
 
     def final_state(self) -> dict[str, Any]:
         """What the dataset keeps from one epoch to the next."""

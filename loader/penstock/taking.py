@@ -31,6 +31,11 @@ def by_signal_handler(error: BaseException) -> bool:
     return False
 
 
+def is_interruption(error: BaseException) -> bool:
+    """Did it come from outside: from a signal handler, or as Ctrl-C?"""
+    return not isinstance(error, Exception) or by_signal_handler(error)
+
+
 def _code(handler: Any) -> object:
     """The code of a function, of a method, or of an object that can be called."""
     while isinstance(handler, partial):

@@ -646,3 +646,63 @@ def test_a_sampler_s_own_state_is_kept_between_epochs(loaders: Loaders) -> None:
     resumed = loaders(SOURCE, 3, sampler=Wandering())
     resumed.load_state_dict(stopped.state_dict())
     assert plain(resumed) == epochs[2]
+
+
+class FromPosition(data.IterableDataset[Any]):
+    """Takes a state for a place from which its next `__iter__` goes on, also one from an epoch's end."""
+
+    def __init__(self) -> None:
+        self.start = self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        first, self.start = self.start, 0
+        for self.at in range(first, 6):
+            yield self.at + 100 * (0 if info is None else info.id)
+        self.at = 6
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": min(self.at + 1, 6)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["next"]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_the_epoch_after_a_whole_one_is_whole(loaders: Loaders, workers: int, persistent: bool) -> None:
+    made = loaders(FromPosition(), 2, num_workers=workers, persistent_workers=persistent)
+    first = plain(made)
+    resumed = loaders(FromPosition(), 2, num_workers=workers, persistent_workers=persistent)
+    resumed.load_state_dict(made.state_dict())
+    assert plain(resumed) == first == plain(resumed)
+
+
+def test_a_persistent_pool_that_went_on_in_other_shards_has_its_own_in_the_next_epoch(loaders: Loaders) -> None:
+    """An epoch goes on in the shards that it had, whatever the number of workers; the next one is dealt anew."""
+    two = loaders(SavedStream(LENGTH), num_workers=2)
+    iterator = iter(two)
+    next(iterator)
+    state = two.state_dict()
+    rest = [batch[0] for batch in plain(iterator)]
+    four = loaders(SavedStream(LENGTH), num_workers=4, persistent_workers=True)
+    four.load_state_dict(state)
+    assert [batch[0] for batch in plain(four)] == rest
+    fresh = loaders(SavedStream(LENGTH), num_workers=4)
+    assert [batch[0] for batch in plain(four)] == [batch[0] for batch in plain(fresh)]
+
+
+def test_after_an_epoch_within_another_the_state_is_that_of_the_one_left_last(loaders: Loaders) -> None:
+    loader = loaders(SOURCE)
+    for position, _ in enumerate(loader):
+        next(iter(loader))
+        if position == 2:
+            break
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 3)
+
+
+def test_the_seed_of_persistent_workers_is_in_the_state_of_a_closed_loader(loaders: Loaders) -> None:
+    loader = loaders(SOURCE, num_workers=1, persistent_workers=True)
+    list(loader)
+    before = loader.state_dict()
+    loader.close()
+    assert loader.state_dict() == before and before["base_seed"] is not None

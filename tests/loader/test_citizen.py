@@ -138,6 +138,26 @@ def test_copies_are_loaders_of_their_own() -> None:
     made.close()
 
 
+class CopiesItself(DataLoader[Any]):
+    """Says itself how it is copied, and knows nothing of us."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def test_a_subclass_may_say_itself_how_it_is_copied() -> None:
+    made = CopiesItself(Samples("int", 8), num_workers=1)
+    others = [copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
+    for other in others:
+        assert plain(other) == plain(data.DataLoader(Samples("int", 8)))
+        other.close()
+    assert len(list(made)) == 8, "closing a copy closes nothing else"
+    made.close()
+
+
 def test_a_with_block_closes_the_loader() -> None:
     with DataLoader(Samples("int", 8), num_workers=1) as made:
         next(iter(made))

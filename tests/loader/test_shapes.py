@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
+import time
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -182,6 +185,45 @@ def test_what_worker_init_fn_seeds_is_the_base_of_the_batches_seeds() -> None:
     assert draws(None, 1, 5) == draws(None, 3, 5) != draws(None, 1, 6)
     numbers = [number for batch in first for part in batch for number in part]
     assert len(set(numbers)) >= 4 + 3 * 12, "every batch has other numbers"
+
+
+class DiesOnce:
+    """The first worker dies in its `worker_init_fn`, the first time."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __call__(self, worker: int) -> None:
+        if worker == 0 and not self.mark.exists():
+            self.mark.touch()
+            time.sleep(0.5)  # so that the others have all tasks
+            os._exit(1)
+
+
+@pytest.mark.filterwarnings("ignore:.*exited unexpectedly")
+def test_a_first_worker_that_dies_before_it_told_the_bases_is_replaced(tmp_path: Path) -> None:
+    made = DataLoader(Samples("int", 2), num_workers=16, worker_init_fn=DiesOnce(tmp_path / "died"), timeout=PATIENCE)
+    assert plain(made) == [[0], [1]]
+
+
+class FailsLate(data.Sampler[int]):
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(3)
+        raise OSError("the list is torn")
+
+
+def test_after_a_sampler_s_error_there_is_no_more() -> None:
+    seen = []
+    for kind in LOADERS:
+        iterator = iter(kind(Samples("int", 8), 2, sampler=FailsLate()))
+        got: list[Any] = [next(iterator).tolist()]
+        with pytest.raises(OSError, match="torn"):
+            next(iterator)
+        seen.append([*got, *plain(iterator)])
+    assert seen[0] == seen[1] == [[0, 1]]
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -128,25 +128,28 @@ class EpochIterator(_BaseDataLoaderIter):
 
     def __next__(self) -> Any:
         me = get_ident()
+        if self._thread is None:
+            with self._turns:
+                if self._thread is None:
+                    self._thread = me
         if self._thread != me:
-            if self._thread is not None:
-                return self._in_turn()
-            self._thread = me
+            return self._in_turn()
         self._inside = True
         if self._thread != me:  # somebody else came just now
             self._inside = False
             return self._in_turn()
         try:
-            if torch._C._autograd._profiler_enabled():
-                with record_function(f"enumerate(DataLoader)#{self._name}.__next__"):
+            try:
+                if torch._C._autograd._profiler_enabled():
+                    with record_function(f"enumerate(DataLoader)#{self._name}.__next__"):
+                        data = self._next()
+                else:
                     data = self._next()
-            else:
-                data = self._next()
+            finally:
+                self.ledger.times.exit(time.monotonic_ns())
         except BaseException:
             self._inside = False
             raise
-        finally:
-            self.ledger.times.exit(time.monotonic_ns())
         # Nothing is called from here on: the batch is counted and given, or neither. What stands here is `_count`, too.
         self.place = self._next_place
         ledger = self.ledger
@@ -163,7 +166,10 @@ class EpochIterator(_BaseDataLoaderIter):
         self._hand = []
 
     def _in_turn(self) -> Any:
-        """Several threads share the iterator: from now on they take turns."""
+        """Several threads share the iterator: from now on they take turns.
+
+        Here, and only here, a signal handler that raises may cost the main thread a batch.
+        """
         with self._turns:
             self._thread = 0
             while self._inside:  # the first one is in `next()`, and was alone when it entered

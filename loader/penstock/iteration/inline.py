@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,6 +15,7 @@ from ..fetching import IterableFetcher, MapFetcher, sample_count
 from ..pinning import pin
 from ..protocol import CommandEvent
 from ..sampling import is_fixed
+from ..taking import by_signal_handler
 from ..telemetry.costs import InlineCosts
 from ..telemetry.sizes import measure
 from ..telemetry.times import Cause
@@ -50,16 +52,19 @@ class InlineIterator(EpochIterator):
         self._cause = Cause.STARTUP
         """Why training waits for the next batch."""
         self._fixed = self._iterable or is_fixed(self._index_sampler)
-        self.open(state)
-        self._indices: Any = self._sampler_iter
         self._fetcher: MapFetcher | IterableFetcher
         if self._iterable:
             saved = None if state is None else (shards_for(state, 0) or [None])[0]
             position = None if saved is None else saved["dataset"]
-            self._fetcher = IterableFetcher(self._dataset, self._auto, loader.drop_last, position, bool(recorded))
+            is_over = saved is not None and saved.get("over", False)
+            self._fetcher = IterableFetcher(
+                self._dataset, self._auto, loader.drop_last, position, bool(recorded), over=is_over
+            )
             self._fetcher.ended = saved is not None and saved["ended"]
         else:
             self._fetcher = MapFetcher(self._dataset, self._auto, bool(recorded))
+        self.open(state)
+        self._indices: Any = self._sampler_iter
 
     def _next(self) -> Any:
         times = self.ledger.times
@@ -72,7 +77,9 @@ class InlineIterator(EpochIterator):
         batch = self.place.batch
         times.wait(time.monotonic_ns(), self._cause)
         try:
-            index = self._draw()
+            if not self._hand:
+                self._draw()
+            index = self._hand[0]
             try:
                 samples = self._fetcher.fetch(index)
                 fetched = time.monotonic_ns()
@@ -81,10 +88,11 @@ class InlineIterator(EpochIterator):
                     data = self._pin(data)
             except StopIteration:
                 raise
-            except Exception:
-                self._note(index, 0, 0)
-                self._count()
-                self._cause = Cause.STARVATION
+            except Exception as error:
+                if not by_signal_handler(error):  # else it is tried again
+                    self._note(index, 0, 0)
+                    self._count()
+                    self._cause = Cause.STARVATION
                 raise
         except StopIteration:
             self.close_epoch("ended")
@@ -102,16 +110,18 @@ class InlineIterator(EpochIterator):
         self._note(index, sample_count(self._auto, samples), measure(data)[1])
         return data
 
-    def _draw(self) -> Any:
-        """Advance the sampler."""
-        if self._fixed:
-            return next(self._indices)
+    def _draw(self) -> None:
+        """Advance the sampler. What it gives is in `_hand` until its batch is counted; see `taking`."""
         times = self.ledger.times
-        times.change(time.monotonic_ns(), Cause.SAMPLER)
+        if not self._fixed:
+            times.change(time.monotonic_ns(), Cause.SAMPLER)
         try:
-            return next(self._indices)
+            self._hand.extend(islice(self._indices, 1))
         finally:
-            times.change(time.monotonic_ns(), self._cause)
+            if not self._fixed:
+                times.change(time.monotonic_ns(), self._cause)
+        if not self._hand:
+            raise StopIteration
 
     def _wait_while_paused(self) -> None:
         times = self.ledger.times

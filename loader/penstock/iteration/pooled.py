@@ -25,7 +25,7 @@ from ..pool.sharding import ShardedWindow
 from ..pool.tasks import Recipe
 from ..pool.window import Finished, Task
 from ..sampling import is_fixed
-from ..taking import by_signal_handler
+from ..taking import by_signal_handler, is_interruption
 from ..telemetry.times import Cause
 from .base import EpochIterator, Place
 from .datapipes import apply_seed, sharding_init
@@ -68,7 +68,7 @@ class PooledIterator(EpochIterator):
             self._base_seed = state["base_seed"]
         self._dataset, self._shared_seed = apply_seed(loader, self._dataset)
         # Workers know their seed and, for iterable-style datasets, the number of shards from birth on.
-        resharded = self._iterable and self._num_workers != loader.num_workers
+        resharded = self._iterable and {self._num_workers, len(self.place.shards)} != {loader.num_workers}
         if refresh or resharded or state is not None or self.pool.is_closing():
             self.pool.close()
             self.pool = self._make_pool(loader)
@@ -145,7 +145,7 @@ class PooledIterator(EpochIterator):
     def _start(self, loader: DataLoader[Any], state: State | None) -> None:
         self.open(state)
         self._exhausted = self._iterable
-        self._sampler_error: Exception | None = None
+        self._sampler_error: BaseException | None = None
         self._drawn = self.place.batch
         """Tasks of the epoch that were drawn, those before a resume included."""
         self._indices: list[Any] = []
@@ -223,12 +223,14 @@ class PooledIterator(EpochIterator):
         if not self._indices:
             try:
                 self._indices.extend(islice(sampler, 1))
-            except Exception as error:
-                if sampler.alive():
-                    raise  # it is not the sampler's: a signal handler's, say
-                # What was drawn before it is yielded first.
-                self._sampler_error = error
-                self._exhausted = True
+            except BaseException as error:
+                interrupted = is_interruption(error)
+                if not interrupted or not sampler.alive():
+                    # What was drawn before it is yielded first. A sampler that an interruption ended says so then.
+                    self._sampler_error = error
+                    self._exhausted = True
+                if interrupted:
+                    raise
                 return None
             if not self._indices:
                 self._exhausted = True
@@ -243,6 +245,8 @@ class PooledIterator(EpochIterator):
     def _next(self) -> Any:
         epoch = self._epoch
         if epoch is None:
+            if self._sampler_error is not None:  # of an epoch whose end was interrupted
+                raise_error(self._take_sampler_error())
             raise StopIteration
         if self.ledger.warning:
             warning, self.ledger.warning = self.ledger.warning, ""

@@ -325,6 +325,8 @@ class Conductor(threading.Thread):
         """
         if self._resizing is not None or self._was_complete or isinstance(epoch.window, ShardedWindow):
             return True
+        if all(worker.id for worker in self.roster):  # the first worker tells all others the bases of their seeds
+            return epoch.window.has_waiting() or bool(epoch.window.unfinished)
         unborn = sum(1 for worker in self.roster if not worker.pid)
         return unborn < AT_A_TIME and epoch.window.has_waiting()
 

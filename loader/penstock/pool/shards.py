@@ -146,7 +146,7 @@ class Shards:
             seeding.restore_random_streams(state["generators"])
         position = None if state is None else state["dataset"]
         time_all = bool(recipe.record_samples)
-        fetcher = IterableFetcher(dataset, recipe.auto_collation, recipe.drop_last, position, time_all)
+        fetcher = IterableFetcher(dataset, recipe.auto_collation, recipe.drop_last, position, time_all, over=is_over)
         if state is not None:
             fetcher.ended = state["ended"]
             if state["generators"] is not None and not is_over:

@@ -7,6 +7,7 @@ from itertools import islice
 
 from torch.utils import data
 
+from ..taking import is_interruption
 from .passes import Resumable, State, TrackedIterator, check, length_of
 from .tracking import resume, track, upcoming
 
@@ -58,7 +59,12 @@ class BatchIterator(Iterator[list[int]]):
             raise StopIteration
         if self._inner is None:
             self._inner = track(self._sampler.sampler)
-        self._inner.fill(self._part, self._batch_size)
+        try:
+            self._inner.fill(self._part, self._batch_size)
+        except BaseException as error:
+            if not is_interruption(error):  # as torch's, which is a generator: there is no more
+                self._ended, self._part = True, []
+            raise
         batch = self._part
         if len(batch) < self._smallest:
             self._ended = True
@@ -74,7 +80,7 @@ class BatchIterator(Iterator[list[int]]):
         return self._position
 
     def alive(self) -> bool:
-        return self._inner is not None and self._inner.alive()
+        return self._inner is None or self._inner.alive()
 
     def fill(self, part: list[list[int]], count: int) -> None:
         """Append the next batches to `part` until it has `count`, or fewer at the end."""

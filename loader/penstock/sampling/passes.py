@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from operator import length_hint
 from types import GeneratorType, UnionType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from torch.utils.data import Sampler
 
-from ..taking import is_python
+from ..taking import is_interruption
 
 State = dict[str, Any]
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class TrackedIterator(Protocol[T]):
         ...
 
     def alive(self) -> bool:
-        """Can it go on, after it seemed to raise an error? Then the error was not its own."""
+        """Can it go on, after something was raised in it?"""
         ...
 
     def state_dict(self, at: int | None = None) -> State:
@@ -56,42 +56,56 @@ class TrackedIterator(Protocol[T]):
         ...
 
 
-class IndexIterator(chain[int]):
-    """One pass over a sampler of ours.
+class IndexIterator(Iterator[int]):
+    """One pass over a sampler of ours, from position `start` on.
 
-    A chain of blocks runs in C: Python is entered once for a block, not once for an index.
+    Indices come in blocks: Python is entered once for a block or a batch, not once for an index. What a signal handler
+    interrupts can be done again (see `taking`); a generator that it ended is made again from the origin.
     """
 
-    _sampler: IndexSampler
-    _blocks: _Blocks
-    _origin: State
+    def __init__(self, sampler: IndexSampler, origin: State, start: int) -> None:
+        self._sampler = sampler
+        self._origin = origin
+        self._start = start
+        self._source: Iterator[Sequence[int]] | None = sampler._blocks(origin, start)
+        """None: it was interrupted, and is to be made again."""
+        self._blocks = 0
+        """Blocks that it has given."""
+        self._block: list[Sequence[int]] = []
+        """A block that was taken from it and not begun."""
+        self._current: Iterator[int] = iter(())
+        self._end = start
+        """The position at the end of the current block."""
+        self._part: list[int] = []
+        """The next index, if it was taken and could not be given."""
+        self._ended = False
 
-    @classmethod
-    def over(cls, sampler: IndexSampler, origin: State, start: int) -> IndexIterator:
-        """One pass over `sampler`, from position `start` on."""
-        counted = _Blocks(sampler._blocks(origin, start), start)
-        iterator = cast(IndexIterator, cls.from_iterable(cast(Iterable[Iterable[int]], counted)))
-        iterator._sampler = sampler
-        iterator._blocks = counted
-        iterator._origin = origin
-        return iterator
+    def __next__(self) -> int:
+        self.fill(self._part, 1)
+        if not self._part:
+            raise StopIteration
+        index = self._part[0]
+        self._part = []
+        return index
 
     @property
     def position(self) -> int:
         """How many indices of the pass have been given."""
-        return self._blocks.position
+        # Exact, because the iterators of lists and ranges know how much they have left.
+        return self._end - length_hint(self._current) - len(self._part)
 
     def fill(self, part: list[int], count: int) -> None:
         """Append the next indices to `part` until it has `count`, or fewer at the end."""
-        part.extend(islice(self, count - len(part)))
+        part.extend(islice(self._current, count - len(part)))
+        while len(part) < count and self._advance():
+            part.extend(islice(self._current, count - len(part)))
 
     def alive(self) -> bool:
-        """Can it go on? The generator behind it is at its end when it has raised an error."""
-        return goes_on(self._blocks.source)
+        return self._source is None or goes_on(self._source)
 
     def skip(self, count: int) -> None:
         """Pass over `count` indices."""
-        deque(islice(self, count), maxlen=0)
+        self.fill([], count)
 
     def state_dict(self, at: int | None = None) -> State:
         """The state now, or as it was after `at` calls of `next()`, one that met the end included."""
@@ -99,9 +113,34 @@ class IndexIterator(chain[int]):
         return {
             **self._sampler._signature(),
             "position": position if at is None else min(at, position),
-            "ended": self._blocks.ended if at is None else at > position,
+            "ended": self._ended if at is None else at > position,
             "origin": dict(self._origin or self._sampler._upcoming()),
         }
+
+    def _advance(self) -> bool:
+        """Go on to the next block; False at the end."""
+        if self._source is None:
+            source = self._sampler._blocks(self._origin, self._start)
+            deque(islice(source, self._blocks), maxlen=0)
+            self._source = source
+        if not self._block:
+            try:
+                self._block.extend(islice(self._source, 1))
+            except BaseException as error:
+                if is_interruption(error) and not goes_on(self._source):
+                    self._source = None
+                raise
+            if not self._block:
+                self._ended = True
+                return False
+        block = self._block[0]
+        end, current = self._end + len(block), iter(block)
+        # Nothing is called from here on.
+        self._end = end
+        self._current = current
+        self._blocks += 1
+        self._block = []
+        return True
 
 
 class Resumable(Sampler[T]):
@@ -123,7 +162,7 @@ class IndexSampler(Resumable[int]):
     """A resumable sampler of single indices; `_blocks` says how a pass is made."""
 
     def __iter__(self) -> IndexIterator:
-        return IndexIterator.over(self, {}, 0)
+        return IndexIterator(self, {}, 0)
 
     def resume(self, state: State) -> IndexIterator:
         """The rest of the pass that gave `state`; random generators are left as that pass left them."""
@@ -132,7 +171,7 @@ class IndexSampler(Resumable[int]):
         origin: State = dict(state["origin"])
         self._restore(origin)
         start = self._nearest(position)
-        iterator = IndexIterator.over(self, origin, start)
+        iterator = IndexIterator(self, origin, start)
         iterator.skip(position - start)
         if iterator.position != position:
             raise ValueError(
@@ -177,10 +216,8 @@ def check(state: State, expected: State, **types: type | UnionType) -> None:
 
 
 def goes_on(iterator: Iterator[Any]) -> bool:
-    """Can it go on, after it seemed to raise an error? A generator that does raise one is at its end."""
-    if isinstance(iterator, GeneratorType):
-        return iterator.gi_frame is not None
-    return not is_python(iterator)
+    """Can it go on, after something was raised in it? A generator is at its end then."""
+    return not isinstance(iterator, GeneratorType) or iterator.gi_frame is not None
 
 
 def length_of(something: object) -> int | None:
@@ -189,31 +226,3 @@ def length_of(something: object) -> int | None:
         return len(something)  # type: ignore[arg-type]
     except Exception:  # it need not have one
         return None
-
-
-class _Blocks:
-    """Hands blocks to the chain and counts them."""
-
-    def __init__(self, blocks: Iterator[Sequence[int]], start: int) -> None:
-        self.source = blocks
-        self._end = start
-        self._current: Iterator[int] = iter(())
-        self.ended = False
-
-    def __iter__(self) -> _Blocks:
-        return self
-
-    def __next__(self) -> Iterator[int]:
-        try:
-            block = next(self.source)
-        except StopIteration:
-            self.ended = True
-            raise
-        self._end += len(block)
-        self._current = iter(block)
-        return self._current
-
-    @property
-    def position(self) -> int:
-        # Exact, because the iterators of lists and ranges know how much they have left.
-        return self._end - length_hint(self._current)

@@ -32,7 +32,6 @@ _ARGUMENTS = (
     "batch_size",
     "drop_last",
     "num_replicas",
-    "rank",
     "seed",
     "shuffle",
     "replacement",

@@ -93,7 +93,7 @@ def _parse(text: str, origin: str) -> Address:
 
 
 def _token(fragment: str, origin: str) -> str:
-    if fragment:
+    if fragment and not fragment.startswith("once="):  # a link that signs a browser in is an address all the same
         given = parse_qs(fragment).get("token", [""])[0]
         if not given:
             raise ValueError(f"the part of {origin} after # must be token=…")

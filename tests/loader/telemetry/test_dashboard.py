@@ -19,7 +19,7 @@ def test_a_snapshot_arrives_and_a_resize_comes_back_and_is_answered(tmp_path: Pa
             batch_size=4,
             num_workers=1,
             name="train",
-            monitor=running.link,
+            monitor=f"{running.url}#token={running.secrets['local']}",
             publish_interval=0.05,
         )
         iterator = iter(loader)
