@@ -195,12 +195,13 @@ import sys, torch
 from penstock import DataLoader
 from torch.utils.data import TensorDataset
 
-train = DataLoader(TensorDataset(torch.arange(10_000)), num_workers=2, persistent_workers=sys.argv[1] == "loader")
-iterator = iter(train)
-next(iterator)
-if sys.argv[1] == "cycle":
-    train.me = iterator.me = [train, iterator]
-    del train, iterator
+if __name__ == "__main__":
+    train = DataLoader(TensorDataset(torch.arange(10_000)), num_workers=2, persistent_workers=sys.argv[1] == "loader")
+    iterator = iter(train)
+    next(iterator)
+    if sys.argv[1] == "cycle":
+        train.me = iterator.me = [train, iterator]
+        del train, iterator
 """
 
 
