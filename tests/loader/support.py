@@ -1,6 +1,6 @@
 """Datasets and helpers that the loader's tests share. Everything here can be imported by spawned processes."""
 
-from __future__ import annotations
+from __future__ import contextlib
 
 import json
 import os
@@ -172,8 +172,11 @@ def open_descriptors() -> int:
 
 def children() -> set[int]:
     """This process's own, those included that have ended and wait to be reaped."""
-    tasks = Path("/proc/self/task").iterdir()
-    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def helpers() -> set[int]:
