@@ -1,7 +1,8 @@
 """Datasets and helpers that the loader's tests share. Everything here can be imported by spawned processes."""
 
-from __future__ import contextlib
+from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
