@@ -72,15 +72,17 @@ class Pace:
         self._be_wary()
         return taken // max(samples, 1)
 
-    def judge(self, taken: int, samples: int) -> None:
-        """The samples of a batch were timed."""
+    def judge(self, taken: int, samples: int) -> bool:
+        """The samples of a batch were timed. Is it worth counting? Of cheap ones, no more than without a surprise."""
         if self._wary:
             self._wary -= 1
-        elif taken >= CHEAP * samples:
+            return taken >= CHEAP * samples or self._time_all or self._wary % TIMED_STRIDE == 0
+        if taken >= CHEAP * samples:
             if self._found_cheap:
                 self._be_wary()
         elif not self._time_all:
             self._hasty, self._found_cheap = TIMED_STRIDE - 1, True
+        return True
 
     def _be_wary(self) -> None:
         if not self._rest:
@@ -127,8 +129,8 @@ class MapFetcher:
         for key in index:
             keep(dataset[key])
             stamp(_clock())
-        if stamps:
-            self._pace.judge(stamps[-1] - start, len(stamps))
+        if stamps and not self._pace.judge(stamps[-1] - start, len(stamps)):
+            self.stamps = []
         return samples
 
     def position(self) -> int:
@@ -228,8 +230,8 @@ class IterableFetcher:
                     self.ended = True
                     break
                 stamps.append(_clock())
-            if stamps:
-                self._pace.judge(stamps[-1] - start, len(stamps))
+            if stamps and not self._pace.judge(stamps[-1] - start, len(stamps)):
+                self.stamps = []
         if not samples or (self.drop_last and len(samples) < len(index)):
             raise StopIteration
         return samples

@@ -190,7 +190,6 @@ def test_of_a_surprise_the_mean_is_told_and_then_every_sample_s_time() -> None:
     fetcher.fetch(list(range(64)))
     assert fetcher.stamps == []
     assert fetcher.surprise == 20_000_000 // 64
-    dataset.milliseconds[3] = 0.0
     for _ in range(WARY):
         fetcher.fetch(list(range(64)))
         assert len(fetcher.stamps) == 64
