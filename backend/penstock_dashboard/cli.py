@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from penstock.protocol import ORDERS
+
 from .settings import VERSION
 
 COMMANDS = {
@@ -16,9 +18,7 @@ COMMANDS = {
     "tokens": "penstock_dashboard.token_command",
     "top": "penstock_dashboard.terminal.top",
     "status": "penstock_dashboard.terminal.status",
-    "resize": "penstock_dashboard.terminal.orders",
-    "pause": "penstock_dashboard.terminal.orders",
-    "resume": "penstock_dashboard.terminal.orders",
+    **dict.fromkeys(ORDERS, "penstock_dashboard.terminal.orders"),
 }
 """Command → module with `add_parser(subparsers)`, which sets `run` to a function of the parsed arguments."""
 

@@ -8,7 +8,7 @@
 commands state absolute targets, so once more is the same as once.
 3. Not delivered within `reconnect` seconds, or delivered without an outcome within `outcome` seconds: timed
 out. A pending one waits for the loader's next epoch and has no deadline, but ends when the loader does.
-4. A newer command of the same kind (resize; pause or resume) supersedes an older one that is still here.
+4. A newer command with the same concern (`protocol.Order`) supersedes an older one that is still here.
 Those the loader already has, it supersedes itself and says so.
 5. The last four states are final: whatever comes later about that command is ignored.
 """
@@ -23,12 +23,15 @@ from collections.abc import Callable
 import msgspec
 from penstock.protocol import (
     MAX_WORKERS,
-    Action,
+    ORDERS,
     Command,
     CommandRecord,
     CommandState,
+    Order,
     Outcome,
+    Resize,
     Transition,
+    action_of,
 )
 
 from .problems import InvalidField, Problem
@@ -41,16 +44,6 @@ MOST_KEYS = 20_000
 """Idempotency keys that are remembered."""
 MOST_KEYED = 100_000
 """Commands that they stand for, together."""
-
-
-class CommandRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bring about a target: so many workers, a pause, or its end."""
-
-    action: Action
-    workers: int | None = None
-    """resize: the number of workers there shall be."""
-    resume_after: float | None = None
-    """pause: resume by itself after so many seconds."""
 
 
 class Open:
@@ -101,7 +94,7 @@ class CommandBook:
             record = msgspec.json.decode(item.record, type=CommandRecord)
             if item.idempotency:
                 self._remember(item.idempotency, item.request, item.id)
-            if record.state not in FINAL:
+            if record.state not in FINAL and record.action in ORDERS:  # a newer version may have known more
                 self._file(Open(record, item, self._deadline(record.state)))
 
     # --------------------------------------------------------------------------------------------- asking
@@ -117,37 +110,37 @@ class CommandBook:
             raise Problem(422, "idempotency-key-reused", "This Idempotency-Key came with a different request before.")
         return known[1]
 
-    def check(self, entry: Entry, request: CommandRequest) -> None:
+    def check(self, entry: Entry, order: Order) -> None:
         """Raise a problem if this loader cannot do that."""
-        if entry.presence in ("finished", "lost"):
-            raise Problem(409, "loader-gone", f"{entry.id} is {entry.presence} and takes no commands.")
-        if not entry.hello.config.control:
-            raise Problem(409, "control-refused", f"{entry.id} was made with allow_control=False.")
+        if entry.refuses:
+            raise Problem(409, "control-refused", f"{entry.id}: {entry.refuses}")
+        if entry.hello.protocol < order.since:
+            reason = f"{entry.id} runs an older Penstock, which does not know “{action_of(order)}”."
+            raise Problem(409, "loader-too-old", reason)
         if len(self._open.get(entry.id, ())) >= self._limits.open_commands:
             raise Problem(409, "too-many-commands", f"{entry.id} has too many commands under way.")
         most = entry.hello.config.max_workers or MAX_WORKERS
-        if request.action == "resize" and request.workers is not None and request.workers > most:
+        if isinstance(order, Resize) and order.workers > most:
             reason = f"{entry.id} may have at most {most} workers"
             raise Problem(422, "too-many-workers", f"{reason}.", errors=[InvalidField("workers", reason)])
 
-    def accept(self, entry: Entry, request: CommandRequest, asker: Asker, group: str = "") -> CommandRecord:
+    def accept(self, entry: Entry, order: Order, asker: Asker, group: str = "") -> CommandRecord:
         """Take a checked command on. It must be stored before it is delivered."""
         now = time.time()
         record = CommandRecord(
             id=secrets.token_hex(8),
             loader=entry.id,
-            action=request.action,
+            action=action_of(order),
             by=asker.by[:256],
             origin=asker.origin[:256],
             state="accepted",
             transitions=[Transition("accepted", now)],
             group=group,
-            workers=request.workers,
-            resume_after=request.resume_after,
             before=entry.brief.workers if entry.brief is not None else 0,
+            **msgspec.structs.asdict(order),
         )
         for other in list(self._open.get(entry.id, {}).values()):
-            if other.record.state == "accepted" and _kind(other.record.action) == _kind(record.action):
+            if other.record.state == "accepted" and other.record.order.concern == order.concern != "":
                 self._move(other, "superseded", reason=f"a newer command came: {record.id}")
         encoded = msgspec.json.encode(record)
         stored = CommandStored(record.id, entry.id, entry.run, now, asker.idempotency, asker.request, encoded)
@@ -167,8 +160,7 @@ class CommandBook:
         for command in list(self._open.get(entry.id, {}).values()):
             if anew or not command.sent:
                 command.sent = True
-                record = command.record
-                entry.send(Command(record.id, record.action, record.workers, record.resume_after, record.by))
+                entry.send(Command(command.record.id, command.record.order, command.record.by))
 
     def outcome(self, entry: Entry, outcome: Outcome) -> None:
         """A loader says what became of a command."""
@@ -256,24 +248,3 @@ class CommandBook:
         self._keyed += 1
         while len(self._keys) > MOST_KEYS or (self._keyed > MOST_KEYED and len(self._keys) > 1):
             self._keyed -= len(self._keys.popitem(last=False)[1][1])
-
-
-def _kind(action: Action) -> str:
-    return "resize" if action == "resize" else "pause"
-
-
-def validate(request: CommandRequest) -> None:
-    """What can be said about a request without knowing the loader."""
-    errors = []
-    if request.action == "resize":
-        if request.workers is None or not 1 <= request.workers <= MAX_WORKERS:
-            errors.append(InvalidField("workers", f"resize needs a number from 1 to {MAX_WORKERS}"))
-    elif request.workers is not None:
-        errors.append(InvalidField("workers", f"{request.action} takes no number of workers"))
-    if request.resume_after is not None:
-        if request.action != "pause":
-            errors.append(InvalidField("resume_after", f"{request.action} cannot resume by itself"))
-        elif not 0 < request.resume_after <= 86400:
-            errors.append(InvalidField("resume_after", "must be more than 0 and at most 86400 seconds"))
-    if errors:
-        raise Problem(422, "invalid-command", "The command is not valid.", errors=errors)

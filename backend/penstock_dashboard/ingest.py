@@ -65,7 +65,7 @@ class Publisher:
         self._said_goodbye = False
         self._bad = 0
         self._minor = PROTOCOL[1]
-        self._outbox: deque[ToLoader] = deque()
+        self._outbox: deque[bytes] = deque()
         self._bell = asyncio.Event()
         self._closing: tuple[int, str] | None = None
         limits = backend.settings.limits
@@ -89,8 +89,8 @@ class Publisher:
             if isinstance(result, Exception) and not is_disconnect(result):
                 log.error("a loader's connection failed", exc_info=result)
 
-    def send(self, message: ToLoader) -> None:
-        self._outbox.append(message)
+    def send(self, message: ToLoader | Command) -> None:
+        self._outbox.append(msgspec.msgpack.encode(message.flat() if isinstance(message, Command) else message))
         self._bell.set()
 
     def acknowledge(self) -> None:
@@ -120,7 +120,7 @@ class Publisher:
             await self._bell.wait()
             self._bell.clear()
             while self._outbox:
-                await self._socket.send_bytes(msgspec.msgpack.encode(self._outbox.popleft()))
+                await self._socket.send_bytes(self._outbox.popleft())
             if self._closing is not None:
                 await self._socket.close(*self._closing)
                 return
@@ -302,12 +302,7 @@ class Publishers:
             before.close(REPLACED, "another connection took this loader's place")
         self._by_key[entry.key] = publisher
         entry.speaker = publisher
-        send = publisher.send
-
-        def send_command(command: Command) -> None:
-            send(command)
-
-        entry.send = send_command
+        entry.send = publisher.send
 
     def left(self, publisher: Publisher, entry: Entry) -> None:
         if self._by_key.get(entry.key) is publisher:

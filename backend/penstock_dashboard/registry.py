@@ -83,6 +83,18 @@ class Entry:
         return self.send is not None
 
     @property
+    def refuses(self) -> str:
+        """Why it takes no commands, as a sentence; empty: it takes them. Nobody else here asks for the reasons."""
+        config = self.hello.config
+        if config.engine == "torch":
+            return "This loader is only watched (loader.watch): it can be seen but not steered."
+        if not config.control:
+            return "This loader takes no commands: it was made with allow_control=False."
+        if self.presence == "finished" or self.state == "closed":
+            return "The training has finished: there is nothing left to steer."
+        return "The loader is lost: nobody would hear a command." if self.presence == "lost" else ""
+
+    @property
     def state(self) -> LoaderState:
         return self.brief.state if self.brief is not None else "idle"
 
@@ -129,6 +141,7 @@ class Entry:
             started=self.hello.started,
             control=self.hello.config.control,
             engine=self.hello.config.engine,
+            refuses=self.refuses,
         )
         if brief is None:
             return row

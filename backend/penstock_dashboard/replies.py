@@ -4,6 +4,7 @@ describes.
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,6 +37,8 @@ async def body_of(request: Request, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at ")
         field = where.strip("`").removeprefix("$").removeprefix(".")
+        if named := re.search(r"field `(\w+)`", reason):  # one that is missing, or should not be there
+            field = f"{field}.{named[1]}".removeprefix(".")
         raise Problem(422, "invalid-body", "The body is not valid.", errors=[InvalidField(field, reason)]) from None
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise Problem(400, "malformed-json", f"The body is not JSON: {error}") from None

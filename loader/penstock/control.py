@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from .protocol import Action, CommandState
+from .protocol import CommandState
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    action: Action
+    action: str
+    """resize, pause, resume: as in `protocol.Order`."""
     state: CommandState
     """applied; pending (from the next epoch on); superseded (by a newer one); rejected; or accepted: under way."""
     asked: int | None = None
@@ -32,7 +33,7 @@ class Outcome:
 class Ticket:
     """Follows one call until its outcome is known."""
 
-    def __init__(self, action: Action, asked: int | None = None, before: int | None = None) -> None:
+    def __init__(self, action: str, asked: int | None = None, before: int | None = None) -> None:
         self._outcome = Outcome(action, "accepted", asked, before)
         self._born = time.monotonic()
         self._known = threading.Event()

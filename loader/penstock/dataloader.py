@@ -19,7 +19,7 @@ from .engine import Engine
 from .iteration.inline import InlineIterator
 from .iteration.persistent import PersistentEpoch
 from .iteration.pooled import TORCHS_PREFETCH, PooledIterator
-from .protocol import Snapshot
+from .protocol import Pause, Resize, Resume, Snapshot
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -198,7 +198,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             RuntimeError: The loader is closed.
         """
         engine = self._penstock
-        return engine.wait(engine.request_resize(workers))
+        return engine.wait(engine.request(Resize(workers)))
 
     def pause(self, resume_after: float | None = None) -> Outcome:
         """Let workers finish the batch that they are at and hold. May be called from any thread at any moment.
@@ -216,7 +216,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             RuntimeError: The loader is closed.
         """
         engine = self._penstock
-        return engine.wait(engine.request_pause(resume_after))
+        return engine.wait(engine.request(Pause(resume_after)))
 
     def resume(self) -> Outcome:
         """End a pause. May be called from any thread at any moment.
@@ -228,7 +228,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             RuntimeError: The loader is closed.
         """
         engine = self._penstock
-        return engine.wait(engine.request_resume())
+        return engine.wait(engine.request(Resume()))
 
     def refresh(self) -> None:
         """Make a persistent pool take the dataset as it is now, from the next epoch on.

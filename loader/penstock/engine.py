@@ -27,11 +27,11 @@ from .fetching import saves
 from .iteration.base import EpochIterator
 from .iteration.pooled import PooledIterator
 from .pool.pool import wait_for_pools
-from .protocol import Action, CommandEvent, LoaderState, Snapshot
+from .protocol import CommandEvent, LoaderState, Order, Pause, Resize, Resume, Snapshot, action_of
 from .telemetry import snapshots
 from .telemetry.address import resolve
 from .telemetry.ledger import Ledger
-from .telemetry.usage import Usage
+from .telemetry.snapshots import Usage
 
 if TYPE_CHECKING:
     from .dataloader import DataLoader
@@ -169,22 +169,40 @@ class Engine:
 
     # -- live control ---------------------------------------------------------------------------------------
 
-    def request_resize(self, workers: int, *, by: str = "local", command: str = "") -> Ticket:
-        """Begin a resize and return at once."""
-        check_workers(workers, self.options.max_workers)
+    def request(self, order: Order, *, by: str = "local", command: str = "") -> Ticket:
+        """Begin what is asked and return at once: the one way in, for calls and for commands.
+
+        Args:
+            order: What is asked.
+            by: Who asks: "local" for a call, or the name of a token.
+            command: The command's id; empty for a call.
+
+        Raises:
+            TypeError, ValueError: The order says something that this loader cannot do.
+            RuntimeError: The loader is closed.
+        """
         with self._control:
             self._check_open()
-            ticket = self._ticket("resize", by, command, workers)
-            self._pending = workers
-            self._pend(ticket)
-            ticket.watch(self._resized)
-            running = self._running()
-            for iterator in running:
-                newest = iterator is running[-1]
-                iterator.pool.resize(workers, ticket if newest else Ticket("resize", workers))
-            if not running:
-                ticket.settle("pending", self.loader.num_workers, reason="it takes effect with the next epoch")
-        return ticket
+            ticket = self._ticket(order, by, command)
+            match order:
+                case Resize():
+                    self._resize(check_workers(order.workers, self.options.max_workers), ticket)
+                case Pause():
+                    self._pause(check_resume_after(order.resume_after), ticket)
+                case Resume():
+                    self._resume(ticket)
+            return ticket
+
+    def _resize(self, workers: int, ticket: Ticket) -> None:
+        self._pending = workers
+        self._pend(ticket)
+        ticket.watch(self._resized)
+        running = self._running()
+        for iterator in running:
+            newest = iterator is running[-1]
+            iterator.pool.resize(workers, ticket if newest else Ticket("resize", workers))
+        if not running:
+            ticket.settle("pending", self.loader.num_workers, reason="it takes effect with the next epoch")
 
     def _resized(self, ticket: Ticket) -> None:
         loader, asked = self._loader(), ticket.outcome.asked
@@ -200,20 +218,13 @@ class Engine:
             before.settle("superseded", self.loader.num_workers, reason=reason)
         return before or Ticket("resize")
 
-    def request_pause(self, resume_after: float | None = None, *, by: str = "local", command: str = "") -> Ticket:
-        """Begin a pause and return at once."""
-        seconds = check_resume_after(resume_after)
-        with self._control:
-            self._check_open()
-            self.gate.pause(seconds)
-            return self._tell_pools(self._ticket("pause", by, command), "pause", seconds)
+    def _pause(self, seconds: float | None, ticket: Ticket) -> None:
+        self.gate.pause(seconds)
+        self._tell_pools(ticket, "pause", seconds)
 
-    def request_resume(self, *, by: str = "local", command: str = "") -> Ticket:
-        """Begin to resume and return at once."""
-        with self._control:
-            self._check_open()
-            self.gate.resume()
-            return self._tell_pools(self._ticket("resume", by, command), "resume")
+    def _resume(self, ticket: Ticket) -> None:
+        self.gate.resume()
+        self._tell_pools(ticket, "resume")
 
     def wait(self, ticket: Ticket) -> Outcome:
         return ticket.wait(PATIENCE)
@@ -245,8 +256,9 @@ class Engine:
         live = [each for each in self._living() if isinstance(each, PooledIterator) and each.running()]
         return sorted(live, key=lambda each: each.number)
 
-    def _ticket(self, action: Action, by: str, command: str, asked: int | None = None) -> Ticket:
+    def _ticket(self, order: Order, by: str, command: str) -> Ticket:
         """A ticket whose outcome becomes an event."""
+        action, asked = action_of(order), order.workers if isinstance(order, Resize) else None
         ticket, ledger = Ticket(action, asked, self.loader.num_workers), self.ledger
 
         def settled(ticket: Ticket) -> None:
@@ -270,7 +282,7 @@ class Engine:
         ticket.watch(settled)
         return ticket
 
-    def _tell_pools(self, ticket: Ticket, action: str, *arguments: Any) -> Ticket:
+    def _tell_pools(self, ticket: Ticket, action: str, *arguments: Any) -> None:
         running = self._running()
         for iterator in running:
             last = iterator is running[-1]
@@ -279,7 +291,6 @@ class Engine:
             current = self._current()
             at = current.place.batch if current is not None and not current.ended else 0
             ticket.settle("applied", self.loader.num_workers, at)
-        return ticket
 
     # -- telemetry ------------------------------------------------------------------------------------------
 

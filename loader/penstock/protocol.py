@@ -8,7 +8,7 @@ fields and unknown event kinds are ignored: either side may be the newer one.
 
 Durations are integers in microseconds (`_us`), sizes are integers in bytes, moments are Unix seconds as floats. Where
 there is one for every worker and nobody needs more, they are in milliseconds (`_ms`) and KiB (`_kib`): a snapshot of 16
-workers stays below 2 KB, though they be a week old.
+workers stays below 1.5 KB, as long as none of them is older than half a day.
 What cannot be known of a loader is named in `unknown`: an older reader must still find a number in the field itself.
 Counters only grow during one incarnation of a loader; rates are differences of counters and are worked out in one
 place, `penstock_dashboard/rates.py`.
@@ -17,12 +17,12 @@ place, `penstock_dashboard/rates.py`.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-PROTOCOL = (2, 1)
+PROTOCOL = (2, 2)
 """This description's version: (major, minor)."""
 
 MAX_MESSAGE = 1 << 20
@@ -155,19 +155,6 @@ class Worker(Struct, frozen=True, array_like=True):
     """Resident memory; 0: not known."""
     cpu_ms: Count = 0
     """Processor time used, user and system."""
-    queued_ms: Count = 0
-    """Time in which it was ready to run and waited for a processor. Since 2.2."""
-
-
-class Processors(Struct, frozen=True, array_like=True):
-    """What this process and its workers may run on. Sums are since the loader was first looked at. Since 2.2."""
-
-    allowed: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    """Processors that this process may use, by its affinity and its control group's quota; 0: not known."""
-    others_ms: Count = 0
-    """Time on the processors of the affinity that was neither this process's nor its workers'."""
-    training_ms: Count = 0
-    """Processor time of the training process itself, all threads."""
 
 
 class PinStage(Struct, frozen=True, array_like=True):
@@ -247,10 +234,7 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     slowest: Annotated[list[tuple[Text, Count]], Meta(max_length=1000)] = field(default_factory=list)
     """(index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them."""
     unknown: Unknown | UnsetType = UNSET
-    """What cannot be seen of it, because it is only watched or the system does not tell. Left out where all is known.
-    Since 2.1."""
-    processors: Processors = field(default_factory=Processors)
-    """Since 2.2."""
+    """Of a loader that is only watched: what cannot be seen of it. Left out where all is known. Since 2.1."""
 
     def knows(self, name: str) -> bool:
         """Whether a field, named as in `Unknown`, says anything."""
@@ -350,7 +334,8 @@ class CommandEvent(Struct, frozen=True, tag="command", tag_field="kind"):
     """A pause, resume or resize and what came of it, wherever it came from."""
 
     at: Moment
-    action: Literal["resize", "pause", "resume"]
+    action: Text
+    """As in `Order`."""
     state: CommandState
     by: Text = ""
     """The token's name; "local" for a call in the training process; "timer" for the end of a pause with a limit."""
@@ -385,20 +370,78 @@ CommandState = Literal["accepted", "delivered", "pending", "applied", "rejected"
 """accepted → delivered → (pending →) applied | rejected | timed_out | superseded.
 pending: the loader will apply it at the next epoch."""
 
-Action = Literal["resize", "pause", "resume"]
+
+class Resize(Struct, frozen=True, tag="resize", tag_field="action"):
+    """Bring about a number of workers."""
+
+    workers: Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
+    """The number of workers there shall be."""
+
+    since: ClassVar = (2, 0)
+    concern: ClassVar = "size"
 
 
-class Command(Struct, frozen=True, tag="command"):
-    """Backend to loader: bring about an absolute target. Applying one twice is the same as once."""
+class Pause(Struct, frozen=True, tag="pause", tag_field="action"):
+    """Hold the workers after the batch they are at."""
+
+    resume_after: Annotated[float, Meta(gt=0, le=86400)] | None = None
+    """Resume by itself after so many seconds."""
+
+    since: ClassVar = (2, 0)
+    concern: ClassVar = "pause"
+
+
+class Resume(Struct, frozen=True, tag="resume", tag_field="action"):
+    """End a pause."""
+
+    since: ClassVar = (2, 0)
+    concern: ClassVar = "pause"
+
+
+Order: TypeAlias = Resize | Pause | Resume
+"""What can be asked of a loader: a target to bring about, so that twice is the same as once; or something to look at.
+
+Each says the first version of the protocol that has it (`since`: older loaders are not asked), and what it is about
+(`concern`: a newer order takes the place of an older one with the same concern; "": it takes nobody's)."""
+
+ORDERS: dict[str, type[Order]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Order)}
+"""Action → the type of order."""
+
+
+def action_of(order: Order) -> str:
+    """What an order is called on the wire, in the API and in the terminal."""
+    return str(order.__struct_config__.tag)
+
+
+class Command(Struct, frozen=True):
+    """Backend to loader: an order to follow. On the wire the fields of the order stand beside `id` and `by`, and the
+    message's `type` is `command`."""
 
     id: Text
-    action: Action
-    workers: Annotated[int, Meta(ge=1, le=MAX_WORKERS)] | None = None
-    """resize: the number of workers there shall be."""
-    resume_after: Annotated[float, Meta(gt=0, le=86400)] | None = None
-    """pause: resume by itself after so many seconds."""
+    order: Order
     by: Text = ""
     """Name of the token that asked."""
+
+    def flat(self) -> dict[str, object]:
+        """As it is sent."""
+        return {"type": "command", "id": self.id, **msgspec.to_builtins(self.order), "by": self.by}
+
+    @staticmethod
+    def decode(data: bytes) -> Command:
+        """Read what `flat` gave, in MessagePack.
+
+        Raises:
+            msgspec.DecodeError: It is not a command, or one of a kind that only a newer backend has.
+        """
+        envelope = msgspec.msgpack.decode(data, type=_Envelope)
+        return Command(envelope.id, msgspec.msgpack.decode(data, type=Order), envelope.by)
+
+
+class _Envelope(Struct, frozen=True, tag="command"):
+    """The part of a flat command that does not depend on the order."""
+
+    id: Text
+    by: Text = ""
 
 
 class Outcome(Struct, frozen=True, tag="outcome"):
@@ -501,7 +544,8 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 ToBackend = Hello | Snapshot | Events | Outcome | Goodbye
-ToLoader = Welcome | Ack | Command | Refused
+ToLoader = Welcome | Ack | Refused
+"""What the backend says, besides `Command`."""
 
 
 # --------------------------------------------------------------------------------------- backend ↔ browser
@@ -538,16 +582,6 @@ class Rates(Struct, frozen=True, array_like=True):
     """Workers alive."""
     sampler: float = 0.0
     """Share of the time, 0 to 1, in which the training thread drew from the sampler."""
-    processor: float = 0.0
-    """Workers on a processor, on average; with `queued` and `blocked` they add up to `busy`. Since 2.2."""
-    queued: float = 0.0
-    """Workers that were ready to run and waited for a processor."""
-    blocked: float = 0.0
-    """Workers at a batch that waited for something else: storage, network, a lock, a sleep."""
-    others: float = 0.0
-    """Processors, of those that this process may use, that others took."""
-    allowed: float = 0.0
-    """Processors that this process may use; 0: not known."""
 
 
 class LoaderRow(Struct, frozen=True):
@@ -570,6 +604,8 @@ class LoaderRow(Struct, frozen=True):
     """Over the last 10 s."""
     control: bool = True
     engine: Literal["penstock", "torch"] = "penstock"
+    refuses: Text = ""
+    """Why it takes no commands, as a sentence; empty: it takes them. Since 2.2."""
 
 
 class LoaderDetail(Struct, frozen=True):
@@ -593,7 +629,8 @@ class CommandRecord(Struct, frozen=True):
 
     id: Text
     loader: Text
-    action: Action
+    action: Text
+    """As in `Order`; the fields below that an order of this kind has say the rest of it."""
     by: Text
     """Name of the token."""
     origin: Text
@@ -603,7 +640,9 @@ class CommandRecord(Struct, frozen=True):
     group: Text = ""
     """The same for all commands of one run-wide command."""
     workers: int | None = None
+    """resize: the workers asked for."""
     resume_after: float | None = None
+    """pause: the seconds after which it ends by itself."""
     before: int | None = None
     """Workers when it was accepted."""
     actual: int | None = None
@@ -611,6 +650,12 @@ class CommandRecord(Struct, frozen=True):
     took_us: Count = 0
     """From acceptance to the last transition, by the backend's clock."""
     reason: Text = ""
+
+    @property
+    def order(self) -> Order:
+        """What was asked for."""
+        kind = ORDERS[self.action]
+        return kind(**{name: getattr(self, name) for name in kind.__struct_fields__})
 
 
 class StoredEvent(Struct, frozen=True):
@@ -721,6 +766,6 @@ class History(Struct, frozen=True):
 
 def to_json_schema() -> dict[str, object]:
     """The protocol as JSON Schema; the frontend's types are generated from it."""
-    types = (ToBackend, ToLoader, ToViewer, FromViewer, History, CommandRecord, LoaderDetail)
+    types = (ToBackend, ToLoader, Order, ToViewer, FromViewer, History, CommandRecord, LoaderDetail)
     _, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "penstock", "$defs": components}

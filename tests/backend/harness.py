@@ -19,6 +19,7 @@ import httpx
 import msgspec
 from penstock import protocol
 from penstock.protocol import Config, Events, Hello, Identity, Queues, Snapshot, Times, Worker
+from penstock.telemetry import commands as in_loader
 from penstock_dashboard.app import create_app
 from penstock_dashboard.core import Backend
 from penstock_dashboard.ports import listen
@@ -283,9 +284,10 @@ def make_snapshot(seq: int, at: float | None = None, workers: int = 2, **more: A
     return Snapshot(seq, time.time() if at is None else at, "running", **{**given, **more})
 
 
-def decode(data: bytes | str) -> protocol.ToLoader:
+def decode(data: bytes | str) -> protocol.ToLoader | protocol.Command:
     assert isinstance(data, bytes), "the backend speaks MessagePack to loaders"
-    message: protocol.ToLoader = msgspec.msgpack.decode(data, type=protocol.ToLoader)
+    message = in_loader.decode(data)
+    assert message is not None
     return message
 
 
@@ -306,7 +308,7 @@ class FakeLoader:
         self.socket = address.websocket("/ws/publish", token)
         self.id = protocol.loader_id(run, rank, name)
         self.seq = first_seq
-        self.received: list[protocol.ToLoader] = []
+        self.received: list[protocol.ToLoader | protocol.Command] = []
         self.send(make_hello(run, name, rank, **hello))
         self.welcome = self.expect(protocol.Welcome)
 

@@ -12,14 +12,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from penstock.protocol import Command, Events, Goodbye, Outcome, ToLoader, Welcome, loader_id
+from penstock.protocol import Command, Events, Goodbye, Outcome, Pause, Welcome, loader_id
+from penstock.telemetry.commands import decode
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from .simulated import Scenario, SimulatedLoader
 
 INTERVAL = 0.2
-_to_loader = msgspec.msgpack.Decoder(ToLoader)
 
 
 class Publisher:
@@ -53,7 +53,7 @@ class Publisher:
         async with connect(self._address, additional_headers=headers) as socket:
             self._socket = socket
             await socket.send(msgspec.msgpack.encode(self.simulated.hello()))
-            welcome = _to_loader.decode(await socket.recv(decode=False))
+            welcome = decode(await socket.recv(decode=False))
             assert isinstance(welcome, Welcome), welcome
             self._backlog = [m for m in self._backlog if m.seq > welcome.last_seq]  # type: ignore[attr-defined]
             for message in self._backlog:
@@ -93,7 +93,7 @@ class Publisher:
 
     async def _listen(self, socket: ClientConnection) -> None:
         while True:
-            message = _to_loader.decode(await socket.recv(decode=False))
+            message = decode(await socket.recv(decode=False))
             if isinstance(message, Command) and self.obeying:
                 await self._obey(socket, message)
 
@@ -195,7 +195,7 @@ def main() -> None:
     fleet.call(failing.simulated.kill, 1)
     time.sleep(1)
     fleet.call(failing.simulated.fail, "OSError in worker 1, batch 977, sample 91723: truncated image")
-    fleet.call(paused.simulated.apply, Command(id="", action="pause"))
+    fleet.call(paused.simulated.apply, Command("", Pause()))
     fleet.call(done.leave)
     fleet.call(lost.vanish)
     threading.Event().wait()

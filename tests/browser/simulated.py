@@ -22,8 +22,11 @@ from penstock.protocol import (
     Identity,
     LoaderState,
     Outcome,
+    Pause,
     PinStage,
     Queues,
+    Resize,
+    Resume,
     SampleCost,
     Snapshot,
     Span,
@@ -34,6 +37,7 @@ from penstock.protocol import (
     Worker,
     WorkerEvent,
     WorkerState,
+    action_of,
 )
 
 TICK = 0.002
@@ -222,31 +226,31 @@ class SimulatedLoader:
 
     def apply(self, command: Command) -> Outcome:
         """Obey a command and say what came of it."""
-        before = len(self.workers)
-        if command.action == "resize" and command.workers is not None:
+        before, order = len(self.workers), command.order
+        if isinstance(order, Resize):
             if self.scenario.style == "iterable":
-                self.pending = command.workers
+                self.pending = order.workers
                 return Outcome(command=command.id, state="pending", at=self.now, actual=before)
-            self.target = command.workers
+            self.target = order.workers
             while sum(not worker.retiring for worker in self.workers) < self.target:
                 self._bear()
             for worker in [worker for worker in self.workers if not worker.retiring][self.target :]:
                 worker.retiring = True
-        elif command.action == "pause":
+        elif isinstance(order, Pause):
             self.paused = True
             self.state = "paused"
-            self.resume_at = self.now + command.resume_after if command.resume_after else None
-        elif command.action == "resume":
+            self.resume_at = self.now + order.resume_after if order.resume_after else None
+        elif isinstance(order, Resume):
             self._resume()
         actual = sum(not worker.retiring for worker in self.workers)
         self.events.append(
             CommandEvent(
                 at=self.now,
-                action=command.action,
+                action=action_of(order),
                 state="applied",
                 by=command.by or "local",
                 command=command.id,
-                asked=command.workers,
+                asked=order.workers if isinstance(order, Resize) else None,
                 before=before,
                 actual=actual,
                 at_batch=self.next_task,

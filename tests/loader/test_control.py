@@ -16,7 +16,7 @@ from penstock import DataLoader
 from penstock.control import Outcome, Ticket
 from penstock.failures import WorkerLostError
 from penstock.pool import conductor, pool
-from penstock.protocol import CommandEvent, Snapshot
+from penstock.protocol import CommandEvent, Resize, Snapshot
 
 from tests.loader.scenarios import (
     Counting,
@@ -331,7 +331,7 @@ def test_an_older_resize_under_way_reports_superseded(loaders: Loaders) -> None:
     iterator = iter(loader)
     next(iterator)
     with conductor_held(iterator):  # so that all of them are there when it looks
-        tickets = [loader._penstock.request_resize(2 + number % 3) for number in range(30)]
+        tickets = [loader._penstock.request(Resize(2 + number % 3)) for number in range(30)]
     outcomes = [ticket.wait(PATIENCE) for ticket in tickets]
     assert [outcome.state for outcome in outcomes] == ["superseded"] * 29 + ["applied"]
     assert outcomes[-1].actual == 2 + 29 % 3
@@ -340,7 +340,7 @@ def test_an_older_resize_under_way_reports_superseded(loaders: Loaders) -> None:
 
 def test_a_pending_resize_is_superseded_by_a_newer_one_and_applied_with_the_next_epoch(loaders: Loaders) -> None:
     loader = loaders(Samples("int", 6), num_workers=1)
-    older, newer = loader._penstock.request_resize(2), loader._penstock.request_resize(3)
+    older, newer = loader._penstock.request(Resize(2)), loader._penstock.request(Resize(3))
     assert newer.wait(PATIENCE).state == "pending"
     list(loader)
     told = [(event.asked, event.state) for event in events(loader, CommandEvent)]
@@ -422,7 +422,7 @@ def test_a_request_that_meets_the_end_of_the_epoch_is_settled(loaders: Loaders, 
     loader = loaders(Samples("int", 3), num_workers=1, persistent_workers=persistent)
     iterator: Any = iter(loader)
     assert len(list(iterator)) == 3
-    ticket = Ticket(action, 2 if action == "resize" else None)  # type: ignore[arg-type]
+    ticket = Ticket(action, 2 if action == "resize" else None)
     if action == "resize":
         iterator.pool.resize(2, ticket)
     elif action == "pause":

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from penstock import DataLoader
+from penstock.protocol import Resize
 
 from tests.loader.scenarios import SavedStream, kill, plain, worker_pids, zygote_pid
 from tests.loader.support import Draws
@@ -130,7 +131,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(workers=st.integers(1, MOST), wait=st.booleans())
     def resize(self, workers: int, wait: bool) -> None:
-        ticket = self.running._penstock.request_resize(workers)
+        ticket = self.running._penstock.request(Resize(workers))
         if wait:
             # Accepted: a dead zygote is replaced by the iterating thread, which is this one.
             assert ticket.wait(1.0).state in ("applied", "pending", "accepted")

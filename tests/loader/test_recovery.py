@@ -16,7 +16,7 @@ import pytest
 import torch
 from penstock import DataLoader
 from penstock.failures import WorkerLostError
-from penstock.protocol import WorkerEvent
+from penstock.protocol import Resize, WorkerEvent
 
 from tests.loader.scenarios import (
     Counting,
@@ -254,7 +254,7 @@ def test_a_zygote_killed_at_random_times_is_replaced(loaders: Loaders) -> None:
                 kill(zygote_pid(loader))
                 wait_until(lambda pids=pids: not set(pids) & set(worker_pids(loader)), "news of it")  # type: ignore[misc]
                 if choose.random() < 0.5:
-                    loader._penstock.request_resize(choose.randint(1, 3))
+                    loader._penstock.request(Resize(choose.randint(1, 3)))
     assert plain(got) == expected
     assert loader.stats().digest == digest
     assert loader.stats().recoveries >= 6
@@ -278,7 +278,7 @@ def test_a_zygote_killed_while_paused_and_while_resizing(loaders: Loaders) -> No
     got = plain([next(iterator)])
     loader.pause()
     kill(zygote_pid(loader))
-    ticket = loader._penstock.request_resize(3)
+    ticket = loader._penstock.request(Resize(3))
     rest = InThread(lambda: plain(iterator))
     loader.resume()
     got += rest.result()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock import DataLoader
 from penstock.pool.sharding import Shard, ShardedWindow
 from penstock.pool.window import Limits
+from penstock.protocol import Resize
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -100,7 +101,7 @@ def test_many_resizes_without_a_breath(loaders: Loaders, seed: int) -> None:
     for batch in loader:
         got += plain([batch])
         for _ in range(choose.randint(0, 3)):
-            loader._penstock.request_resize(choose.randint(1, 4))
+            loader._penstock.request(Resize(choose.randint(1, 4)))
     assert got == expected
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from penstock import DataLoader
 from penstock.pool.pool import wait_for_pools
+from penstock.protocol import Resize
 
 from tests.loader.scenarios import Loaders, kill, worker_pids
 from tests.loader.support import Full, descendants, open_descriptors, wait_until
@@ -101,7 +102,7 @@ def soak(loader: DataLoader[Any], disturb: Any) -> None:
 def test_resizes_leave_nothing_behind(loaders: Loaders) -> None:
     loader = loaders(Full(RESIZES + 100, 10_000), num_workers=2, max_workers=4, prefetch_factor=2)
     choose = random.Random(1)
-    soak(loader, lambda _: loader._penstock.request_resize(choose.randint(1, 4)).wait(PATIENCE))
+    soak(loader, lambda _: loader._penstock.request(Resize(choose.randint(1, 4))).wait(PATIENCE))
     assert loader.stats().recoveries == 0
 
 

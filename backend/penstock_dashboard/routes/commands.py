@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
-from typing import Annotated
+import operator
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
-from penstock.protocol import CommandRecord, Transition
+from penstock.protocol import ORDERS, CommandRecord, Order, Transition, action_of
 from starlette.responses import Response
 
-from ..commands import Asker, CommandBook, CommandRequest, validate
+from ..commands import Asker, CommandBook
 from ..core import Backend
 from ..openapi import SIGNED_IN, returns, takes
 from ..problems import InvalidField, Problem
@@ -22,11 +24,27 @@ from ..security.tokens import Token
 from ..store.records import read_command, read_commands
 
 
-class RunCommandRequest(CommandRequest, frozen=True, forbid_unknown_fields=True):
-    """The same for all loaders of a run, or for those of one name."""
+def _requests(prefix: str, *fields: tuple[str, Any, Any]) -> Any:
+    """Every kind of order as a body that nothing unknown may be in, with some fields more."""
+    kinds = [
+        msgspec.defstruct(
+            f"{prefix}{kind.__name__}",
+            fields,
+            bases=(kind,),
+            namespace={"__doc__": kind.__doc__},
+            frozen=True,
+            forbid_unknown_fields=True,
+            tag=action,
+        )
+        for action, kind in ORDERS.items()
+    ]
+    return functools.reduce(operator.or_, kinds)
 
-    name: str | None = None
-    """Only loaders of this name, on all ranks."""
+
+OrderRequest = _requests("Loader")
+"""What to ask of one loader."""
+RunOrderRequest = _requests("Run", ("name", str | None, None))
+"""The same for all loaders of a run, or for those of one name, on all ranks."""
 
 
 class RefusedLoader(msgspec.Struct, frozen=True):
@@ -44,7 +62,7 @@ class RunCommand(msgspec.Struct, frozen=True):
     """Loaders that cannot do it, and why."""
 
 
-EXAMPLE_REQUEST = CommandRequest("resize", workers=6)
+EXAMPLE_REQUEST = {"action": "resize", "workers": 6}
 EXAMPLE = CommandRecord(
     id="5f0c2d9e8a7b4c31",
     loader="demo:0:train",
@@ -56,7 +74,7 @@ EXAMPLE = CommandRecord(
     workers=6,
     before=2,
 )
-MODELS = [CommandRequest, RunCommandRequest, RunCommand, CommandRecord]
+MODELS = [OrderRequest, RunOrderRequest, RunCommand, CommandRecord]
 PROBLEMS = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429)
 
 router = APIRouter(prefix="/api", tags=["commands"], dependencies=[Depends(said_once)])
@@ -88,18 +106,17 @@ async def commands(backend: TheBackend, entry: TheLoader, limit: Limit = 100) ->
 
 @router.post(
     "/loaders/{loader}/commands",
-    summary="Resize, pause or resume a loader",
+    summary=f"Ask something of a loader: {', '.join(ORDERS)}",
     status_code=202,
     responses=returns(CommandRecord, "Taken on; follow it at `Location`.", EXAMPLE, status=202, problems=PROBLEMS),
-    openapi_extra=takes(CommandRequest, EXAMPLE_REQUEST) | SIGNED_IN,
+    openapi_extra=takes(OrderRequest, EXAMPLE_REQUEST) | SIGNED_IN,
 )
 async def command(
     request: Request, backend: TheBackend, token: MayControl, entry: TheLoader, key: Key = None
 ) -> Response:
-    wanted = await body_of(request, CommandRequest)
-    validate(wanted)
+    wanted = _order(await body_of(request, OrderRequest))
     _limit(request, token)
-    asker = _asker(request, token, wanted, f"loader {entry.id}", key)
+    asker = _asker(request, token, msgspec.json.encode(wanted), f"loader {entry.id}", key)
     book = backend.commands
     repeated = book.repeated(asker)
     if repeated:
@@ -126,25 +143,24 @@ async def run_commands(backend: TheBackend, run: Annotated[str, Path()], limit: 
 
 @router.post(
     "/runs/{run}/commands",
-    summary="Resize, pause or resume all loaders of a run",
+    summary=f"Ask something of all loaders of a run: {', '.join(ORDERS)}",
     description="Each rank has a command of its own; `group` ties them together.",
     status_code=202,
     responses=returns(RunCommand, "Taken on.", RunCommand("9f3a", [EXAMPLE]), status=202, problems=PROBLEMS),
-    openapi_extra=takes(RunCommandRequest, RunCommandRequest("pause")) | SIGNED_IN,
+    openapi_extra=takes(RunOrderRequest, {"action": "pause", "name": "train"}) | SIGNED_IN,
 )
 async def run_command(
     request: Request, backend: TheBackend, token: MayControl, run: Annotated[str, Path()], key: Key = None
 ) -> Response:
-    wanted = await body_of(request, RunCommandRequest)
-    validate(wanted)
+    wanted = await body_of(request, RunOrderRequest)
     _limit(request, token)
-    asker = _asker(request, token, wanted, f"run {run}", key)
+    asker = _asker(request, token, msgspec.json.encode(wanted), f"run {run}", key)
     book = backend.commands
     repeated = book.repeated(asker)
     if repeated:
         records = [await _find(backend, identifier) for identifier in repeated]
         return reply(RunCommand(records[0].group, records), 202)
-    result = _fan_out(backend, book, run, wanted, asker)
+    result = _fan_out(backend, book, run, _order(wanted), wanted.name, asker)
     await backend.store.committed()
     for record in result.commands:
         entry = backend.registry.get(record.loader)
@@ -164,8 +180,16 @@ async def one_command(backend: TheBackend, command: Annotated[str, Path()]) -> R
     return reply(await _find(backend, command))
 
 
-def _fan_out(backend: Backend, book: CommandBook, run: str, wanted: RunCommandRequest, asker: Asker) -> RunCommand:
-    entries = [entry for entry in backend.registry.of_run(run) if wanted.name in (None, entry.hello.identity.name)]
+def _order(request: Order) -> Order:
+    """The order in a request."""
+    kind = ORDERS[action_of(request)]
+    return kind(**{name: getattr(request, name) for name in kind.__struct_fields__})
+
+
+def _fan_out(
+    backend: Backend, book: CommandBook, run: str, wanted: Order, name: str | None, asker: Asker
+) -> RunCommand:
+    entries = [entry for entry in backend.registry.of_run(run) if name in (None, entry.hello.identity.name)]
     if not entries:
         raise Problem(404, "unknown-run", f"No such loaders are known in a run “{run[:64]}”.")
     able, refused = [], []
@@ -193,8 +217,8 @@ def _limit(request: Request, token: Token) -> None:
         )
 
 
-def _asker(request: Request, token: Token, wanted: CommandRequest, target: str, key: str | None) -> Asker:
-    fingerprint = hashlib.sha256(msgspec.json.encode(wanted)).hexdigest()[:32]
+def _asker(request: Request, token: Token, wanted: bytes, target: str, key: str | None) -> Asker:
+    fingerprint = hashlib.sha256(wanted).hexdigest()[:32]
     idempotency = f"{token.name} {target} {key}" if key else ""
     return Asker(token.name, client_address(request), idempotency, fingerprint)
 

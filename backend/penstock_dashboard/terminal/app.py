@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from penstock.protocol import Frame, Gap, LoaderRow, Overview, Session, Subscribe, ToViewer
+from penstock.protocol import Frame, Gap, LoaderRow, Order, Overview, Session, Subscribe, ToViewer
 
-from ..terminal.client import Client, Order
+from ..terminal.client import Client
 from ..terminal.clock import Offset
 from ..terminal.controls import Controls
 from ..terminal.diagnosis import Diagnosis

@@ -14,11 +14,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 from penstock.protocol import (
-    Action,
     CommandRecord,
     History,
     LoaderDetail,
     LoaderRow,
+    Order,
     Session,
     StoredEvent,
 )
@@ -39,16 +39,6 @@ class Refusal(Failure):
         super().__init__(REFUSED, reason)
         self.code = code
         """HTTP status."""
-
-
-class Order(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is asked of one or many loaders."""
-
-    action: Action
-    workers: int | None = None
-    resume_after: float | None = None
-    name: str | None = None
-    """Run-wide: only loaders of this name."""
 
 
 class RefusedLoader(msgspec.Struct, frozen=True):
@@ -116,7 +106,7 @@ class Client:
         if target.id is not None:
             path = f"/api/loaders/{_part(target.id)}/commands"
             return Ordered([self._call(path, CommandRecord, order, headers)])
-        wide = msgspec.structs.replace(order, name=target.name)
+        wide = {**msgspec.to_builtins(order), "name": target.name}
         return self._call(f"/api/runs/{_part(target.run)}/commands", Ordered, wide, headers)
 
     def _get(self, path: str, kind: type[T]) -> T:

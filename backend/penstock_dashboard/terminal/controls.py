@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.protocol import MAX_WORKERS, Session
+from penstock.protocol import MAX_WORKERS, Order, Pause, Resize, Resume, Session
 
-from ..terminal.client import Order
 from ..terminal.facts import LoaderFacts
 from ..terminal.outcomes import OVER
 
@@ -48,7 +47,7 @@ class Controls:
 
     def off(self, session: Session | None, connected: bool) -> str:
         """Why the keys do nothing; empty if they work."""
-        facts, detail, snapshot = self._facts, self._facts.detail, self._facts.snapshot
+        detail, snapshot = self._facts.detail, self._facts.snapshot
         if not connected or session is None:
             return "Not connected: nothing can be asked just now."
         if session.read_only or "control" not in session.scopes:
@@ -56,14 +55,8 @@ class Controls:
                 "Read-only: the dashboard was started with --read-only, or your token may only view. "
                 "Control needs a token with the scope “control”."
             )
-        if detail is not None and detail.config.engine == "torch":
-            return "This loader is only watched (loader.watch): it can be seen but not steered."
-        if detail is not None and not detail.config.control:
-            return "This loader takes no commands: it was made with allow_control=False."
-        if facts.presence == "finished" or (snapshot is not None and snapshot.state == "closed"):
-            return "The training has finished: there is nothing left to steer."
-        if facts.presence == "lost":
-            return "The loader is lost: nobody would hear a command."
+        if detail is not None and detail.row.refuses:
+            return detail.row.refuses
         return "Waiting for the loader's first word." if snapshot is None else ""
 
     def dial(self, by: int) -> None:
@@ -76,18 +69,18 @@ class Controls:
         return was
 
     def apply(self) -> Order | None:
-        if not self.changed or self.sending:
+        if self.wanted is None or not self.changed or self.sending:
             return None
-        return self._begin(Order("resize", self.wanted))
+        return self._begin(Resize(self.wanted))
 
     def toggle_pause(self) -> Order | None:
         if self.sending:
             return None
-        return self._begin(Order("resume" if self.paused else "pause"))
+        return self._begin(Resume() if self.paused else Pause())
 
     def answered(self, command: str, order: Order) -> None:
         self.sending = False
-        if order.action == "resize":
+        if isinstance(order, Resize):
             self.mine = command
 
     def refused(self, reason: str) -> None:

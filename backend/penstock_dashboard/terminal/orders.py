@@ -1,4 +1,4 @@
-"""`penstock resize`, `penstock pause`, `penstock resume`: for scripts and for people in a hurry."""
+"""`penstock resize`, `penstock pause`, `penstock resume`, …: every kind of order, for scripts and people in a hurry."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from penstock.protocol import Action, CommandRecord
+from penstock.protocol import ORDERS, CommandRecord, Order, Pause, Resize
 
 from ..terminal import options, targets
-from ..terminal.client import Client, Order, Ordered, Refusal
+from ..terminal.client import Client, Ordered, Refusal
 from ..terminal.options import FINE, REFUSED, TARGETS, Failure
 from ..terminal.outcomes import OVER, sentence
 from ..terminal.targets import Target
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
 POLL = 0.05
 """Seconds between two looks at a command that is under way."""
 
-ABOUT: dict[Action, str] = {
-    "resize": "set the number of workers",
-    "pause": "hold the workers after the batch they are at",
-    "resume": "end a pause",
+ARGUMENTS: dict[type[Order], list[tuple[str, dict[str, Any]]]] = {
+    Resize: [("workers", {"type": int, "metavar": "N", "help": "the number of workers there shall be"})],
+    Pause: [
+        (
+            "--resume-after",
+            {"type": float, "metavar": "SECONDS", "help": "resume by itself after so long (at most a day)"},
+        )
+    ],
 }
+"""Kind of order → what is said besides the target: each is called like a field of the order."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    for action, about in ABOUT.items():
-        parser = subparsers.add_parser(action, help=about, description=f"{about.capitalize()}.\n\n{TARGETS}")
+    for action, kind in ORDERS.items():
+        about = (kind.__doc__ or "").partition("\n")[0]
+        parser = subparsers.add_parser(action, help=about[0].lower() + about[1:-1], description=f"{about}\n\n{TARGETS}")
         options.add_options(parser)
         parser.add_argument("target", type=targets.parse, metavar="TARGET", help="RUN, RUN/LOADER or RUN/RANK/LOADER")
-        if action == "resize":
-            parser.add_argument("workers", type=int, metavar="N", help="the number of workers there shall be")
-        if action == "pause":
-            parser.add_argument(
-                "--resume-after", type=float, metavar="SECONDS", help="resume by itself after so long (at most a day)"
-            )
+        for name, how in ARGUMENTS.get(kind, ()):
+            parser.add_argument(name, **how)
         parser.add_argument(
             "--wait",
             action=argparse.BooleanOptionalAction,
@@ -54,7 +56,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     client = Client(options.address_of(arguments))
     target: Target = arguments.target
-    order = Order(arguments.action, getattr(arguments, "workers", None), getattr(arguments, "resume_after", None))
+    kind = ORDERS[arguments.action]
+    order = kind(**{name: getattr(arguments, name) for name in kind.__struct_fields__})
     try:
         ordered = client.order(target, order)
     except Refusal as refusal:

@@ -5,6 +5,7 @@ import {
   type History,
   type LoaderDetail,
   type LoaderDetailWire,
+  type Order,
   type Session,
   type StoredEvent,
   type StoredEventWire,
@@ -64,11 +65,6 @@ function post<T>(path: string, body: unknown, headers: Record<string, string> = 
     headers: { "Content-Type": "application/json", ...headers },
   });
 }
-
-export type Order =
-  | { action: "resize"; workers: number }
-  | { action: "pause"; resume_after?: number }
-  | { action: "resume" };
 
 /** What became of an order to a whole run. */
 export interface RunAnswer {

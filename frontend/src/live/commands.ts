@@ -74,8 +74,8 @@ function target(command: CommandRecord): string {
     }
     case "pause":
       return command.resume_after === null ? "pause" : `pause for ${count(command.resume_after)} s`;
-    case "resume":
-      return "resume";
+    default:
+      return command.action;
   }
 }
 

@@ -139,8 +139,6 @@ function firstLine(text: string): string {
   return text.split("\n", 1)[0] ?? "";
 }
 
-const ACTIONS = { resize: "Resize", pause: "Pause", resume: "Resume" } as const;
-
 function commandText(event: CommandEvent): string {
   const sizes =
     event.action === "resize" ? ` ${event.before ?? "?"} → ${event.actual ?? event.asked ?? "?"}` : "";
@@ -149,7 +147,7 @@ function commandText(event: CommandEvent): string {
   const who = event.command === "" ? " by the training script" : event.by ? ` by ${event.by}` : "";
   const why = event.reason ? `: ${event.reason}` : "";
   const took = event.state === "applied" && event.took_us > 0 ? ` in ${micros(event.took_us)}` : "";
-  return `${ACTIONS[event.action]}${sizes} ${event.state.replace("_", " ")}${place}${took}${who}${why}`;
+  return `${event.action.charAt(0).toUpperCase()}${event.action.slice(1)}${sizes} ${event.state.replace("_", " ")}${place}${took}${who}${why}`;
 }
 
 /** Everything worth reading that does not fit the line: a stack, a reason, a command's audit. */

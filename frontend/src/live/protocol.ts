@@ -3,7 +3,7 @@
 // `X` is what the code uses, with names. `XWire` is what arrives: array_like structs are arrays in field
 // order. `decodeX` turns the one into the other; fields that an older sender left out get their defaults.
 
-export const PROTOCOL = [2, 1] as const;
+export const PROTOCOL = [2, 2] as const;
 export const MAX_WORKERS = 1024;
 
 export interface Identity {
@@ -86,13 +86,11 @@ export interface Snapshot {
   dropped: number;
   /** (index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them. */
   slowest: ([string, number])[];
-  /** What cannot be seen of it, because it is only watched or the system does not tell. Left out where all is known. Since 2.1. */
+  /** Of a loader that is only watched: what cannot be seen of it. Left out where all is known. Since 2.1. */
   unknown?: string[];
-  /** Since 2.2. */
-  processors: Processors;
 }
 
-export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors"> {
+export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers"> {
   queues: QueuesWire;
   times: TimesWire;
   epoch_times: TimesWire;
@@ -100,7 +98,6 @@ export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch
   pin: PinStageWire;
   cost: SampleCostWire;
   workers: WorkerWire[];
-  processors: ProcessorsWire;
 }
 
 export function decodeSnapshot(wire: SnapshotWire): Snapshot {
@@ -113,7 +110,6 @@ export function decodeSnapshot(wire: SnapshotWire): Snapshot {
     pin: decodePinStage(wire.pin),
     cost: decodeSampleCost(wire.cost),
     workers: (wire.workers ?? []).map(decodeWorker),
-    processors: decodeProcessors(wire.processors),
   };
 }
 
@@ -372,8 +368,6 @@ export interface Worker {
   rss: number;
   /** Processor time used, user and system. */
   cpu_ms: number;
-  /** Time in which it was ready to run and waited for a processor. Since 2.2. */
-  queued_ms: number;
 }
 
 export type WorkerWire = [
@@ -392,7 +386,6 @@ export type WorkerWire = [
   idle_ms?: number,
   rss?: number,
   cpu_ms?: number,
-  queued_ms?: number,
 ];
 
 export const WorkerFields = [
@@ -411,7 +404,6 @@ export const WorkerFields = [
   "idle_ms",
   "rss",
   "cpu_ms",
-  "queued_ms",
 ] as const satisfies readonly (keyof Worker)[];
 
 export function decodeWorker(wire: WorkerWire): Worker {
@@ -431,37 +423,6 @@ export function decodeWorker(wire: WorkerWire): Worker {
     idle_ms: wire[12] ?? 0,
     rss: wire[13] ?? 0,
     cpu_ms: wire[14] ?? 0,
-    queued_ms: wire[15] ?? 0,
-  };
-}
-
-/** What this process and its workers may run on. Sums are since the loader was first looked at. Since 2.2. */
-export interface Processors {
-  /** Processors that this process may use, by its affinity and its control group's quota; 0: not known. */
-  allowed: number;
-  /** Time on the processors of the affinity that was neither this process's nor its workers'. */
-  others_ms: number;
-  /** Processor time of the training process itself, all threads. */
-  training_ms: number;
-}
-
-export type ProcessorsWire = [
-  allowed?: number,
-  others_ms?: number,
-  training_ms?: number,
-];
-
-export const ProcessorsFields = [
-  "allowed",
-  "others_ms",
-  "training_ms",
-] as const satisfies readonly (keyof Processors)[];
-
-export function decodeProcessors(wire: ProcessorsWire): Processors {
-  return {
-    allowed: wire[0] ?? 0.0,
-    others_ms: wire[1] ?? 0,
-    training_ms: wire[2] ?? 0,
   };
 }
 
@@ -597,7 +558,8 @@ export interface EpochEvent {
 export interface CommandEvent {
   kind: "command";
   at: number;
-  action: "pause" | "resize" | "resume";
+  /** As in `Order`. */
+  action: string;
   state: "accepted" | "applied" | "delivered" | "pending" | "rejected" | "superseded" | "timed_out";
   /** The token's name; "local" for a call in the training process; "timer" for the end of a pause with a limit. */
   by: string;
@@ -616,17 +578,23 @@ export interface CommandEvent {
   reason: string;
 }
 
-/** Backend to loader: bring about an absolute target. Applying one twice is the same as once. */
-export interface Command {
-  type: "command";
-  id: string;
-  action: "pause" | "resize" | "resume";
-  /** resize: the number of workers there shall be. */
-  workers: number | null;
-  /** pause: resume by itself after so many seconds. */
+/** Bring about a number of workers. */
+export interface Resize {
+  action: "resize";
+  /** The number of workers there shall be. */
+  workers: number;
+}
+
+/** Hold the workers after the batch they are at. */
+export interface Pause {
+  action: "pause";
+  /** Resume by itself after so many seconds. */
   resume_after: number | null;
-  /** Name of the token that asked. */
-  by: string;
+}
+
+/** End a pause. */
+export interface Resume {
+  action: "resume";
 }
 
 /** The backend's first message to a viewer. */
@@ -681,6 +649,8 @@ export interface LoaderRow {
   rates: Rates;
   control: boolean;
   engine: "penstock" | "torch";
+  /** Why it takes no commands, as a sentence; empty: it takes them. Since 2.2. */
+  refuses: string;
 }
 
 export interface LoaderRowWire extends Omit<LoaderRow, "rates"> {
@@ -724,16 +694,6 @@ export interface Rates {
   workers: number;
   /** Share of the time, 0 to 1, in which the training thread drew from the sampler. */
   sampler: number;
-  /** Workers on a processor, on average; with `queued` and `blocked` they add up to `busy`. Since 2.2. */
-  processor: number;
-  /** Workers that were ready to run and waited for a processor. */
-  queued: number;
-  /** Workers at a batch that waited for something else: storage, network, a lock, a sleep. */
-  blocked: number;
-  /** Processors, of those that this process may use, that others took. */
-  others: number;
-  /** Processors that this process may use; 0: not known. */
-  allowed: number;
 }
 
 export type RatesWire = [
@@ -757,11 +717,6 @@ export type RatesWire = [
   finished_bytes?: number,
   workers?: number,
   sampler?: number,
-  processor?: number,
-  queued?: number,
-  blocked?: number,
-  others?: number,
-  allowed?: number,
 ];
 
 export const RatesFields = [
@@ -785,11 +740,6 @@ export const RatesFields = [
   "finished_bytes",
   "workers",
   "sampler",
-  "processor",
-  "queued",
-  "blocked",
-  "others",
-  "allowed",
 ] as const satisfies readonly (keyof Rates)[];
 
 export function decodeRates(wire: RatesWire): Rates {
@@ -814,11 +764,6 @@ export function decodeRates(wire: RatesWire): Rates {
     finished_bytes: wire[17] ?? 0.0,
     workers: wire[18] ?? 0.0,
     sampler: wire[19] ?? 0.0,
-    processor: wire[20] ?? 0.0,
-    queued: wire[21] ?? 0.0,
-    blocked: wire[22] ?? 0.0,
-    others: wire[23] ?? 0.0,
-    allowed: wire[24] ?? 0.0,
   };
 }
 
@@ -936,7 +881,8 @@ export interface CommandChanged {
 export interface CommandRecord {
   id: string;
   loader: string;
-  action: "pause" | "resize" | "resume";
+  /** As in `Order`; the fields below that an order of this kind has say the rest of it. */
+  action: string;
   /** Name of the token. */
   by: string;
   /** Address it came from. */
@@ -945,7 +891,9 @@ export interface CommandRecord {
   transitions: Transition[];
   /** The same for all commands of one run-wide command. */
   group: string;
+  /** resize: the workers asked for. */
   workers: number | null;
+  /** pause: the seconds after which it ends by itself. */
   resume_after: number | null;
   /** Workers when it was accepted. */
   before: number | null;
@@ -1036,3 +984,5 @@ export function decodeEvent(wire: EventWire): Event {
       return wire;
   }
 }
+
+export type Order = Resize | Pause | Resume;

@@ -31,21 +31,20 @@ class BadCommand(Exception):
         self.command = command
 
 
-def decode(data: bytes | str) -> ToLoader | None:
+def decode(data: bytes | str) -> ToLoader | Command | None:
     """A message, or None for one that only a newer backend would send, or that is no message at all."""
     if isinstance(data, str):
         return None
     try:
-        return _messages.decode(data)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        reason = str(error)
-    try:
         head = msgspec.msgpack.decode(data, type=_Head)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if head.type == "command" and 0 < len(head.id) <= 256:
-        raise BadCommand(head.id, reason)
-    return None
+    try:
+        return Command.decode(data) if head.type == "command" else _messages.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        if head.type == "command" and 0 < len(head.id) <= 256:
+            raise BadCommand(head.id, str(error)) from None
+        return None
 
 
 class CommandDesk:
@@ -72,7 +71,7 @@ class CommandDesk:
         self._known[command.id] = None
         while len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
-        reason = self._objection(command)
+        reason = self._objection()
         if reason:
             self.reject(command.id, reason)
             return
@@ -85,14 +84,13 @@ class CommandDesk:
     def reject(self, command: str, reason: str) -> None:
         self._answer(Outcome(command, "rejected", time.time(), reason=reason[:256]))
 
-    def _objection(self, command: Command) -> str:
+    def _objection(self) -> str:
+        """Why no command is followed now. Nobody else in the loader asks whether commands are allowed."""
         config = self._source.config()
         if config.engine == "torch":
             return "this is an ordinary torch DataLoader: it can be watched but not controlled"
         if not config.control:
             return "this loader takes no commands (allow_control=False)"
-        if command.action == "resize" and command.workers is None:
-            return "a resize must say how many workers"
         if self._left <= 0:
             return f"more than {MOST_AT_ONCE} commands came at once"
         return ""

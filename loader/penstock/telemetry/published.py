@@ -14,7 +14,6 @@ from ..budget import memory_limits
 from ..control import Ticket
 from ..protocol import Command, Config, Event, Outcome, Snapshot
 from . import snapshots
-from .usage import Usage
 
 if TYPE_CHECKING:
     from ..dataloader import DataLoader
@@ -53,7 +52,7 @@ class PublishedLoader:
             self._ledger,
             None,
             None,
-            Usage(),
+            snapshots.Usage(),
             state="closed",
             length=None if last is None else last.length,
             target=config.num_workers if last is None else last.target,
@@ -85,11 +84,8 @@ class PublishedLoader:
         if loader is None:
             tell("rejected", reason="the loader is gone")
             return
-        if not self._config.control:
-            tell("rejected", reason="this loader takes no commands (allow_control=False)")
-            return
         try:
-            ticket = _begin(loader, command)
+            ticket = loader._penstock.request(command.order, by=command.by, command=command.id)
         except (TypeError, ValueError, RuntimeError) as error:
             tell("rejected", reason=str(error))
             return
@@ -119,14 +115,3 @@ def _config(loader: DataLoader[Any]) -> Config:
         memory_budget=memory_limits(engine.options.memory_budget)[0],
         control=engine.options.allow_control,
     )
-
-
-def _begin(loader: DataLoader[Any], command: Command) -> Ticket:
-    engine = loader._penstock
-    if command.action == "resize":
-        if command.workers is None:
-            raise ValueError("a resize must say how many workers")
-        return engine.request_resize(command.workers, by=command.by, command=command.id)
-    if command.action == "pause":
-        return engine.request_pause(command.resume_after, by=command.by, command=command.id)
-    return engine.request_resume(by=command.by, command=command.id)

@@ -97,7 +97,7 @@ def test_a_finished_loader_of_the_run_is_no_error(server: Running, fleet: Fleet,
     status, out, err = call("pause", "mixed")
     assert status == 0
     assert "mixed:0:train: pause, applied" in out
-    assert "mixed:0:val is finished" in err
+    assert "mixed:0:val: The training has finished" in err
 
 
 def test_usage_and_an_absent_dashboard_have_statuses_of_their_own(call: Call) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from penstock.protocol import (
     PROTOCOL,
     Ack,
+    Command,
     Event,
     Events,
     Goodbye,
@@ -134,7 +135,8 @@ class GoodServer:
 
     def send(self, message: object) -> None:
         """To every loader that is here."""
-        data = message if isinstance(message, bytes | str) else msgspec.msgpack.encode(message)
+        sent = message.flat() if isinstance(message, Command) else message
+        data = sent if isinstance(sent, bytes | str) else msgspec.msgpack.encode(sent)
         for connection in list(self.sockets):
             connection.send(data)
 

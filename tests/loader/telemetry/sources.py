@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from penstock.protocol import Command, Config, EpochEvent, Event, Outcome, Snapshot
+from penstock.protocol import Command, Config, EpochEvent, Event, Outcome, Resize, Snapshot
 
 
 class CountingSource:
@@ -46,6 +46,9 @@ class CountingSource:
         if self.failing:
             raise RuntimeError(self.failing)
         answer(Outcome(command.id, "delivered", time.time()))
+        order = command.order
         # Outcomes come from another thread, as those of a pool do.
-        applied = Outcome(command.id, "applied", time.time(), actual=command.workers)
+        applied = Outcome(
+            command.id, "applied", time.time(), actual=order.workers if isinstance(order, Resize) else None
+        )
         threading.Thread(target=answer, args=(applied,)).start()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.utils.data
 from penstock import DataLoader
-from penstock.protocol import Command
+from penstock.protocol import Command, Pause, Resize
 
 from tests.loader.support import Samples
 from tests.loader.telemetry.conftest import Bad
@@ -95,7 +95,7 @@ def test_commands_from_the_dashboard_change_the_pool_and_not_the_stream(server: 
         received.append(batch)
         if number == 2:
             until(lambda: server.sockets)
-            server.send(Command("grow", "resize", workers=3))
+            server.send(Command("grow", Resize(3)))
             until(lambda: any(o.command == "grow" and o.state == "applied" for o in server.only.outcomes))
     assert same(received, expected)
     (applied,) = (o for o in server.only.outcomes if o.command == "grow" and o.state == "applied")
@@ -108,7 +108,7 @@ def test_a_loader_that_takes_no_commands_rejects_them(server: GoodServer) -> Non
     iterator = iter(loader)
     next(iterator)
     until(lambda: server.sockets)
-    server.send(Command("stop", "pause"))
+    server.send(Command("stop", Pause()))
     until(lambda: server.only.outcomes)
     assert server.only.outcomes[0].state == "rejected"
     assert len(list(iterator)) == 14
