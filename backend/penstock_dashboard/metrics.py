@@ -99,6 +99,8 @@ class _Collector(Collector):
                 ("worker_recoveries", "Dead workers that were replaced."),
                 ("dropped", "Messages and events that the loader dropped."),
                 ("missed_messages", "Messages that never came, by their numbers."),
+                ("training_cpu_seconds", "Processor time of the training process itself."),
+                ("others_cpu_seconds", "Time on the processors it may use that others took."),
             )
         }
         gauges = {
@@ -110,6 +112,7 @@ class _Collector(Collector):
                 ("epoch", "Number of the epoch."),
                 ("slots_bytes", "Shared memory in slots."),
                 ("finished_bytes", "Size of finished batches in the pipeline."),
+                ("processors", "Processors that the training process may use."),
             )
         }
         times = CounterMetricFamily(
@@ -135,6 +138,8 @@ class _Collector(Collector):
                 ("worker_recoveries", "recoveries", snapshot.recoveries),
                 ("dropped", "dropped", snapshot.dropped),
                 ("missed_messages", "", entry.missed),
+                ("training_cpu_seconds", "processors.training_ms", snapshot.processors.training_ms / 1e3),
+                ("others_cpu_seconds", "processors.others_ms", snapshot.processors.others_ms / 1e3),
             ):
                 if snapshot.knows(field):
                     counters[name].add_metric(labels, number)
@@ -145,6 +150,7 @@ class _Collector(Collector):
                 ("epoch", "epoch", snapshot.epoch),
                 ("slots_bytes", "queues.slots_bytes", snapshot.queues.slots_bytes),
                 ("finished_bytes", "queues.finished_bytes", snapshot.queues.finished_bytes),
+                ("processors", "processors.allowed", snapshot.processors.allowed),
             ):
                 if snapshot.knows(field):
                     gauges[name].add_metric(labels, amount)
@@ -163,6 +169,9 @@ class _Collector(Collector):
             "penstock_worker_time_seconds", "Where a worker's time went.", labels=(*labels, "phase")
         )
         cpu = CounterMetricFamily("penstock_worker_cpu_seconds", "Processor time of a worker.", labels=labels)
+        queued = CounterMetricFamily(
+            "penstock_worker_queued_seconds", "Time in which a worker waited for a processor.", labels=labels
+        )
         rss = GaugeMetricFamily("penstock_worker_resident_memory_bytes", "Memory of a worker.", labels=labels)
         for entry in self._entries:
             snapshot = entry.snapshot
@@ -176,13 +185,15 @@ class _Collector(Collector):
                 batches.add_metric(values, worker.batches)
                 if knows("workers.cpu_ms"):
                     cpu.add_metric(values, worker.cpu_ms / 1e3)
+                if knows("workers.queued_ms"):
+                    queued.add_metric(values, worker.queued_ms / 1e3)
                 if knows("workers.rss"):
                     rss.add_metric(values, worker.rss)
                 spent = worker.fetch_us / 1e6, worker.collate_us / 1e6, worker.send_us / 1e6, worker.idle_ms / 1e3
                 for phase, amount in zip(PHASES, spent, strict=True):
                     if knows(f"workers.{phase}_{'ms' if phase == 'idle' else 'us'}"):
                         seconds.add_metric([*values, phase], amount)
-        yield from (batches, seconds, cpu, rss)
+        yield from (batches, seconds, cpu, queued, rss)
 
 
 def _labels(entry: Entry) -> list[str]:

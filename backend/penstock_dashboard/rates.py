@@ -10,6 +10,7 @@ from array import array
 from collections import deque
 
 import msgspec
+from penstock.insight.occupation import OccupationMeter, Sums
 from penstock.protocol import Rates, Snapshot
 
 WINDOW = 10.0
@@ -19,7 +20,7 @@ SPACING = 0.15
 """Seconds between two moments that are kept for them; a loader usually reports every 0.2 s."""
 
 Depths = tuple[float, ...]
-"""The last eight fields of `Rates`."""
+"""The fields of `Rates` that are no differences, in their order, up to `workers`."""
 
 FIELDS: tuple[str, ...] = Rates.__struct_fields__
 
@@ -39,9 +40,14 @@ class Totals(msgspec.Struct, frozen=True):
 class Meter:
     def __init__(self) -> None:
         self._pids = array("Q")
+        self._worker_processor = array("Q")
+        self._worker_queued = array("Q")
+        self._processor_ms = self._queued_ms = 0
+        self._occupation = OccupationMeter()
         self._worker_busy = array("Q")
         """Of the workers of the last snapshot, as numbers side by side: there may be a thousand."""
         self._busy_us = 0
+        self._allowed = 0.0
         self._last: Totals | None = None
         self._depths: Depths = (0.0,) * 8
         self._recent: deque[Totals] = deque()
@@ -62,13 +68,25 @@ class Meter:
             self._recent.append(totals)
         while len(self._recent) > 2 and self._recent[1].at <= totals.at - WINDOW:
             self._recent.popleft()
-        return between(before, totals, self._depths)
+        return self._occupied(between(before, totals, self._depths), snapshot.processors.allowed)
 
     def recent(self) -> Rates:
         """Rates over the last 10 s."""
         if not self._recent:
             return Rates()
-        return between(self._recent[0], self._recent[-1], self._depths)
+        return self._occupied(between(self._recent[0], self._recent[-1], self._depths), self._allowed)
+
+    def _occupied(self, rates: Rates, allowed: float) -> Rates:
+        self._allowed = allowed
+        processor, queued, blocked = self._occupation.workers
+        return msgspec.structs.replace(
+            rates,
+            processor=processor,
+            queued=queued,
+            blocked=blocked,
+            others=self._occupation.others,
+            allowed=allowed,
+        )
 
     def _totals(self, snapshot: Snapshot) -> Totals:
         longest = int(1e6 * (snapshot.at - self._last.at)) if self._last is not None else 0
@@ -79,6 +97,7 @@ class Meter:
             # for a while counts for the time since the last snapshot at the most.
             before = known.get(worker.pid, 0 if self._last is not None else now)
             self._busy_us += min(max(0, now - before), max(0, longest))
+        self._occupy(snapshot)
         self._pids = array("Q", [w.pid for w in snapshot.workers])
         self._worker_busy = array("Q", [w.fetch_us + w.collate_us + w.send_us for w in snapshot.workers])
         t = snapshot.times
@@ -99,6 +118,18 @@ class Meter:
             pin_bytes=snapshot.pin.bytes,
             busy_us=self._busy_us,
         )
+
+    def _occupy(self, snapshot: Snapshot) -> None:
+        """The same for what the scheduler tells, which comes a second at a time."""
+        known = dict(zip(self._pids, zip(self._worker_processor, self._worker_queued, strict=True), strict=True))
+        for worker in snapshot.workers:
+            processor, queued = known.get(worker.pid, (0, 0) if self._last else (worker.cpu_ms, worker.queued_ms))
+            self._processor_ms += max(0, worker.cpu_ms - processor)
+            self._queued_ms += max(0, worker.queued_ms - queued)
+        self._worker_processor = array("Q", [w.cpu_ms for w in snapshot.workers])
+        self._worker_queued = array("Q", [w.queued_ms for w in snapshot.workers])
+        sums = Sums(self._busy_us, self._processor_ms, self._queued_ms, snapshot.processors.others_ms)
+        self._occupation.take(snapshot.at, sums)
 
 
 def depths(snapshot: Snapshot) -> Depths:

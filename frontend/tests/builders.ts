@@ -10,7 +10,7 @@ import type {
   Stall,
   Worker,
 } from "../src/live/protocol";
-import { decodePinStage, decodeQueues, decodeRates, decodeSampleCost, decodeStalls, decodeTimes, RatesFields } from "../src/live/protocol";
+import { decodePinStage, decodeProcessors, decodeQueues, decodeRates, decodeSampleCost, decodeStalls, decodeTimes, RatesFields } from "../src/live/protocol";
 
 export function rates(some: Partial<Rates> = {}): Rates {
   return { ...decodeRates([]), ...some };
@@ -33,6 +33,7 @@ export function worker(some: Partial<Worker> = {}): Worker {
     idle_ms: 0,
     rss: 0,
     cpu_ms: 0,
+    queued_ms: 0,
     ...some,
   };
 }
@@ -56,6 +57,7 @@ export function snapshot(some: Partial<Omit<Snapshot, "queues">> & { queues?: Pa
     stalls: decodeStalls([]),
     pin: decodePinStage([]),
     cost: decodeSampleCost([]),
+    processors: decodeProcessors([]),
     workers: [0, 1, 2, 3].map((id) => worker({ id, pid: 100 + id, batch: 101 + id })),
     digest: "",
     recoveries: 0,

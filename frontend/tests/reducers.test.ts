@@ -114,9 +114,9 @@ describe("commands", () => {
 describe("workers", () => {
   it("have rates from counters, by process", () => {
     const meter = new WorkerRates();
-    meter.note(snapshot({ at: 10, workers: [worker({ pid: 1, batches: 10, fetch_us: 0, cpu_ms: 0 })] }));
-    meter.note(snapshot({ at: 12, workers: [worker({ pid: 1, batches: 30, fetch_us: 1_000_000, cpu_ms: 1000 })] }));
-    expect(meter.lines()[0]).toMatchObject({ rate: 10, fetch: 50_000, cpu: 0.5, busy: 0.5 });
+    meter.note(snapshot({ at: 10, workers: [worker({ pid: 1, batches: 10, fetch_us: 0, cpu_ms: 0, queued_ms: 0 })] }));
+    meter.note(snapshot({ at: 12, workers: [worker({ pid: 1, batches: 30, fetch_us: 1_000_000, cpu_ms: 500, queued_ms: 200 })] }));
+    expect(meter.lines()[0]).toMatchObject({ rate: 10, fetch: 50_000, processor: 0.25, queued: 0.1, blocked: 0.15, busy: 0.5 });
     meter.note(snapshot({ at: 13, workers: [worker({ pid: 2, batches: 3 })] }));
     expect(meter.lines()[0]?.rate).toBeNaN();
   });

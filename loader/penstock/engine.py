@@ -31,7 +31,7 @@ from .protocol import CommandEvent, LoaderState, Order, Pause, Resize, Resume, S
 from .telemetry import snapshots
 from .telemetry.address import resolve
 from .telemetry.ledger import Ledger
-from .telemetry.snapshots import Usage
+from .telemetry.usage import Usage
 
 if TYPE_CHECKING:
     from .dataloader import DataLoader

@@ -8,7 +8,7 @@ fields and unknown event kinds are ignored: either side may be the newer one.
 
 Durations are integers in microseconds (`_us`), sizes are integers in bytes, moments are Unix seconds as floats. Where
 there is one for every worker and nobody needs more, they are in milliseconds (`_ms`) and KiB (`_kib`): a snapshot of 16
-workers stays below 1.5 KB, as long as none of them is older than half a day.
+workers stays below 2 KB, though they be a week old.
 What cannot be known of a loader is named in `unknown`: an older reader must still find a number in the field itself.
 Counters only grow during one incarnation of a loader; rates are differences of counters and are worked out in one
 place, `penstock_dashboard/rates.py`.
@@ -155,6 +155,19 @@ class Worker(Struct, frozen=True, array_like=True):
     """Resident memory; 0: not known."""
     cpu_ms: Count = 0
     """Processor time used, user and system."""
+    queued_ms: Count = 0
+    """Time in which it was ready to run and waited for a processor. Since 2.2."""
+
+
+class Processors(Struct, frozen=True, array_like=True):
+    """What this process and its workers may run on. Sums are since the loader was first looked at. Since 2.2."""
+
+    allowed: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Processors that this process may use, by its affinity and its control group's quota; 0: not known."""
+    others_ms: Count = 0
+    """Time on the processors of the affinity that was neither this process's nor its workers'."""
+    training_ms: Count = 0
+    """Processor time of the training process itself, all threads."""
 
 
 class PinStage(Struct, frozen=True, array_like=True):
@@ -234,7 +247,10 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     slowest: Annotated[list[tuple[Text, Count]], Meta(max_length=1000)] = field(default_factory=list)
     """(index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them."""
     unknown: Unknown | UnsetType = UNSET
-    """Of a loader that is only watched: what cannot be seen of it. Left out where all is known. Since 2.1."""
+    """What cannot be seen of it, because it is only watched or the system does not tell. Left out where all is known.
+    Since 2.1."""
+    processors: Processors = field(default_factory=Processors)
+    """Since 2.2."""
 
     def knows(self, name: str) -> bool:
         """Whether a field, named as in `Unknown`, says anything."""
@@ -582,6 +598,16 @@ class Rates(Struct, frozen=True, array_like=True):
     """Workers alive."""
     sampler: float = 0.0
     """Share of the time, 0 to 1, in which the training thread drew from the sampler."""
+    processor: float = 0.0
+    """Workers on a processor, on average; with `queued` and `blocked` they add up to `busy`. Since 2.2."""
+    queued: float = 0.0
+    """Workers that were ready to run and waited for a processor."""
+    blocked: float = 0.0
+    """Workers at a batch that waited for something else: storage, network, a lock, a sleep."""
+    others: float = 0.0
+    """Processors, of those that this process may use, that others took."""
+    allowed: float = 0.0
+    """Processors that this process may use; 0: not known."""
 
 
 class LoaderRow(Struct, frozen=True):

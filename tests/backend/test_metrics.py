@@ -37,6 +37,9 @@ def test_names_and_units_follow_the_conventions(server: Running) -> None:
     assert found["penstock_loader_time_seconds_total"][*key, "starvation"] == 0.2
     assert found["penstock_loader_workers"][key] == 2
     assert found["penstock_worker_batches_total"][*key, "0"] == 2
+    assert found["penstock_worker_queued_seconds_total"][*key, "0"] >= 0
+    assert found["penstock_loader_others_cpu_seconds_total"][key] >= 0
+    assert found["penstock_loader_processors"][key] >= 0
     assert found["penstock_backend_messages_received_total"][()] >= 3
     assert found["penstock_backend_store_degraded"][()] == 0
     for name in found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.protocol import Times, Worker
+from penstock.protocol import Processors, Rates, Times, Worker
 from penstock_dashboard.rates import Meter
 
 from tests.backend.harness import make_snapshot
@@ -68,3 +68,27 @@ def test_a_worker_that_was_not_seen_for_a_while_was_not_busy_more_than_all_the_t
     for step, workers in enumerate(([seen], [], [seen])):
         rates = meter.take(make_snapshot(step).__class__(step, 10.0 + step / 5, "running", workers=workers))
     assert rates.busy <= 1.001
+
+
+def test_why_workers_are_busy_is_told_by_process_and_once_a_second() -> None:
+    """Of two workers one is replaced; the scheduler's sums come with every fifth snapshot."""
+    meter, rates = Meter(), Rates()
+    for step in range(60):
+        at, second = step * 0.2, step // 5
+        pids = (1, 2) if step < 30 else (1, 3)
+        workers = [
+            Worker(
+                number,
+                pid,
+                "fetching",
+                fetch_us=int((at - (6.0 if pid == 3 else 0.0)) * 1e6),
+                cpu_ms=600 * (second - (6 if pid == 3 else 0)),
+                queued_ms=100 * (second - (6 if pid == 3 else 0)),
+            )
+            for number, pid in enumerate(pids)
+        ]
+        processors = Processors(4.0, second * 750, 0)
+        rates = meter.take(make_snapshot(step).__class__(step, at, "running", workers=workers, processors=processors))
+    assert (rates.processor, rates.queued, rates.blocked) == pytest.approx((1.2, 0.2, 0.6), abs=0.02)
+    assert (rates.others, rates.allowed) == pytest.approx((0.75, 4.0), abs=0.01)
+    assert meter.recent().blocked == rates.blocked

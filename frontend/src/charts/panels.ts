@@ -117,7 +117,7 @@ export const PANELS: readonly Panel[] = [
   {
     id: "busy",
     title: "Workers busy",
-    about: "workers with a task in hand, of those alive",
+    about: "workers with a task in hand, of those alive; why they are; and the processors they share",
     choices: [
       {
         id: "busy",
@@ -125,6 +125,28 @@ export const PANELS: readonly Panel[] = [
         lines: [
           { key: "busy", label: "busy", colour: "compute" },
           { key: "workers", label: "alive", colour: "dim", dashed: true },
+        ],
+        format: depth,
+        least: 1,
+      },
+      {
+        id: "why",
+        label: "why",
+        lines: [
+          { key: "processor", label: "on a processor", colour: "compute" },
+          { key: "queued", label: "waiting for one", colour: "starvation" },
+          { key: "blocked", label: "blocked", colour: "pin_wait" },
+        ],
+        format: depth,
+        least: 1,
+      },
+      {
+        id: "processors",
+        label: "processors",
+        lines: [
+          { key: "processor", label: "workers", colour: "compute" },
+          { key: "others", label: "others", colour: "starvation" },
+          { key: "allowed", label: "to be had", colour: "dim", dashed: true },
         ],
         format: depth,
         least: 1,

@@ -22,6 +22,11 @@ const FIELDS: Partial<Record<RateKey, string>> = {
   slots_bytes: "queues.slots_bytes",
   finished_bytes: "queues.finished_bytes",
   workers: "workers",
+  processor: "workers.cpu_ms",
+  queued: "workers.queued_ms",
+  blocked: "workers.queued_ms",
+  others: "processors.others_ms",
+  allowed: "processors.allowed",
 };
 
 /** Rates that say nothing. */

@@ -86,11 +86,13 @@ export interface Snapshot {
   dropped: number;
   /** (index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them. */
   slowest: ([string, number])[];
-  /** Of a loader that is only watched: what cannot be seen of it. Left out where all is known. Since 2.1. */
+  /** What cannot be seen of it, because it is only watched or the system does not tell. Left out where all is known. Since 2.1. */
   unknown?: string[];
+  /** Since 2.2. */
+  processors: Processors;
 }
 
-export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers"> {
+export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors"> {
   queues: QueuesWire;
   times: TimesWire;
   epoch_times: TimesWire;
@@ -98,6 +100,7 @@ export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch
   pin: PinStageWire;
   cost: SampleCostWire;
   workers: WorkerWire[];
+  processors: ProcessorsWire;
 }
 
 export function decodeSnapshot(wire: SnapshotWire): Snapshot {
@@ -110,6 +113,7 @@ export function decodeSnapshot(wire: SnapshotWire): Snapshot {
     pin: decodePinStage(wire.pin),
     cost: decodeSampleCost(wire.cost),
     workers: (wire.workers ?? []).map(decodeWorker),
+    processors: decodeProcessors(wire.processors),
   };
 }
 
@@ -368,6 +372,8 @@ export interface Worker {
   rss: number;
   /** Processor time used, user and system. */
   cpu_ms: number;
+  /** Time in which it was ready to run and waited for a processor. Since 2.2. */
+  queued_ms: number;
 }
 
 export type WorkerWire = [
@@ -386,6 +392,7 @@ export type WorkerWire = [
   idle_ms?: number,
   rss?: number,
   cpu_ms?: number,
+  queued_ms?: number,
 ];
 
 export const WorkerFields = [
@@ -404,6 +411,7 @@ export const WorkerFields = [
   "idle_ms",
   "rss",
   "cpu_ms",
+  "queued_ms",
 ] as const satisfies readonly (keyof Worker)[];
 
 export function decodeWorker(wire: WorkerWire): Worker {
@@ -423,6 +431,37 @@ export function decodeWorker(wire: WorkerWire): Worker {
     idle_ms: wire[12] ?? 0,
     rss: wire[13] ?? 0,
     cpu_ms: wire[14] ?? 0,
+    queued_ms: wire[15] ?? 0,
+  };
+}
+
+/** What this process and its workers may run on. Sums are since the loader was first looked at. Since 2.2. */
+export interface Processors {
+  /** Processors that this process may use, by its affinity and its control group's quota; 0: not known. */
+  allowed: number;
+  /** Time on the processors of the affinity that was neither this process's nor its workers'. */
+  others_ms: number;
+  /** Processor time of the training process itself, all threads. */
+  training_ms: number;
+}
+
+export type ProcessorsWire = [
+  allowed?: number,
+  others_ms?: number,
+  training_ms?: number,
+];
+
+export const ProcessorsFields = [
+  "allowed",
+  "others_ms",
+  "training_ms",
+] as const satisfies readonly (keyof Processors)[];
+
+export function decodeProcessors(wire: ProcessorsWire): Processors {
+  return {
+    allowed: wire[0] ?? 0.0,
+    others_ms: wire[1] ?? 0,
+    training_ms: wire[2] ?? 0,
   };
 }
 
@@ -694,6 +733,16 @@ export interface Rates {
   workers: number;
   /** Share of the time, 0 to 1, in which the training thread drew from the sampler. */
   sampler: number;
+  /** Workers on a processor, on average; with `queued` and `blocked` they add up to `busy`. Since 2.2. */
+  processor: number;
+  /** Workers that were ready to run and waited for a processor. */
+  queued: number;
+  /** Workers at a batch that waited for something else: storage, network, a lock, a sleep. */
+  blocked: number;
+  /** Processors, of those that this process may use, that others took. */
+  others: number;
+  /** Processors that this process may use; 0: not known. */
+  allowed: number;
 }
 
 export type RatesWire = [
@@ -717,6 +766,11 @@ export type RatesWire = [
   finished_bytes?: number,
   workers?: number,
   sampler?: number,
+  processor?: number,
+  queued?: number,
+  blocked?: number,
+  others?: number,
+  allowed?: number,
 ];
 
 export const RatesFields = [
@@ -740,6 +794,11 @@ export const RatesFields = [
   "finished_bytes",
   "workers",
   "sampler",
+  "processor",
+  "queued",
+  "blocked",
+  "others",
+  "allowed",
 ] as const satisfies readonly (keyof Rates)[];
 
 export function decodeRates(wire: RatesWire): Rates {
@@ -764,6 +823,11 @@ export function decodeRates(wire: RatesWire): Rates {
     finished_bytes: wire[17] ?? 0.0,
     workers: wire[18] ?? 0.0,
     sampler: wire[19] ?? 0.0,
+    processor: wire[20] ?? 0.0,
+    queued: wire[21] ?? 0.0,
+    blocked: wire[22] ?? 0.0,
+    others: wire[23] ?? 0.0,
+    allowed: wire[24] ?? 0.0,
   };
 }
 

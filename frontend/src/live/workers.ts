@@ -9,8 +9,10 @@ export interface WorkerLine {
   fetch: number;
   collate: number;
   send: number;
-  /** Share of one processor. */
-  cpu: number;
+  /** Shares of the time: on a processor, ready and waiting for one, at a batch and waiting for something else. */
+  processor: number;
+  queued: number;
+  blocked: number;
   /** Share of the time with a task in hand. */
   busy: number;
 }
@@ -61,26 +63,34 @@ export class WorkerRates {
       const per = (now: number, then: number) => (batches > 0 && seen ? (now - then) / batches : Number.NaN);
       const active =
         worker.fetch_us - before.fetch_us + worker.collate_us - before.collate_us + worker.send_us - before.send_us;
+      const busy = Math.min(1, Math.max(0, active / 1e6 / seconds));
       return {
         worker,
         rate: batches / seconds,
         fetch: per(worker.fetch_us, before.fetch_us),
         collate: per(worker.collate_us, before.collate_us),
         send: per(worker.send_us, before.send_us),
-        cpu: (worker.cpu_ms - before.cpu_ms) / 1e3 / seconds,
-        busy: Math.min(1, Math.max(0, active / 1e6 / seconds)),
+        ...occupation(worker, before, seconds, seen ? busy : Number.NaN),
+        busy,
       };
     }
     const nothing = Number.NaN;
-    return { worker, rate: nothing, fetch: nothing, collate: nothing, send: nothing, cpu: nothing, busy: nothing };
+    return { worker, rate: nothing, fetch: nothing, collate: nothing, send: nothing, processor: nothing, queued: nothing, blocked: nothing, busy: nothing };
   }
+}
+
+/** As `penstock/insight/occupation.py` has it: what is neither of the first two is the rest of the time at batches. */
+function occupation(now: Worker, then: Worker, seconds: number, busy: number) {
+  const processor = (now.cpu_ms - then.cpu_ms) / 1e3 / seconds;
+  const queued = (now.queued_ms - then.queued_ms) / 1e3 / seconds;
+  return { processor, queued, blocked: Math.max(0, busy - processor - queued) };
 }
 
 function difference(now: PinStage, then: PinStage): { us: number; batches: number } {
   return { us: Math.max(0, now.us - then.us), batches: Math.max(0, now.batches - then.batches) };
 }
 
-export type WorkerColumn = "id" | "pid" | "state" | "batch" | "rate" | "fetch" | "collate" | "send" | "cpu" | "rss";
+export type WorkerColumn = "id" | "pid" | "state" | "batch" | "rate" | "fetch" | "collate" | "send" | "processor" | "queued" | "blocked" | "rss";
 
 /** Sort lines by a column; lines without a value come last either way. */
 export function sortedLines(lines: readonly WorkerLine[], column: WorkerColumn, descending: boolean): WorkerLine[] {
@@ -90,7 +100,9 @@ export function sortedLines(lines: readonly WorkerLine[], column: WorkerColumn, 
       case "fetch":
       case "collate":
       case "send":
-      case "cpu":
+      case "processor":
+      case "queued":
+      case "blocked":
         return line[column];
       default:
         return line.worker[column];

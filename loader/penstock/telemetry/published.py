@@ -14,6 +14,7 @@ from ..budget import memory_limits
 from ..control import Ticket
 from ..protocol import Command, Config, Event, Outcome, Snapshot
 from . import snapshots
+from .usage import Usage
 
 if TYPE_CHECKING:
     from ..dataloader import DataLoader
@@ -52,7 +53,7 @@ class PublishedLoader:
             self._ledger,
             None,
             None,
-            snapshots.Usage(),
+            Usage(),
             state="closed",
             length=None if last is None else last.length,
             target=config.num_workers if last is None else last.target,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..insight.occupation import occupation
 from ..protocol import Snapshot, Times, Worker
 
 UNKNOWN = "–"
@@ -33,11 +34,15 @@ def report(snapshot: Snapshot) -> str:
             f"  samples   p50 {span(s.cost.p50_us)}, p95 {span(s.cost.p95_us)}, p99 {span(s.cost.p99_us)}, "
             f"slowest {span(s.cost.max_us)}{which}"
         )
+    if s.processors.allowed:
+        lines.append(f"  runs on   {_processors(s)}")
     if s.recoveries:
         lines.append(f"  replaced  {s.recoveries} workers that died")
     if s.workers:
-        lines.append("  worker     pid  state          batch  batches  fetch  collate   send    rss")
-        lines.extend(_row(worker, seen=s.knows("workers.fetch_us")) for worker in s.workers)
+        lines.append(
+            "  worker     pid  state          batch  batches  fetch  collate   send    rss   cpu queued blocked"
+        )
+        lines.extend(_row(s, worker) for worker in s.workers)
     return "\n".join(lines)
 
 
@@ -99,12 +104,31 @@ def _shares(times: Times, told_apart: bool) -> str:
     return ", ".join(shares) + f" of {total / 1e6:.1f} s"
 
 
-def _row(worker: Worker, seen: bool) -> str:
+def _processors(snapshot: Snapshot) -> str:
+    allowed = snapshot.processors.allowed
+    return f"{allowed:.3g} processor{'' if allowed == 1 else 's'} that this process may use"
+
+
+def _row(snapshot: Snapshot, worker: Worker) -> str:
+    seen = snapshot.knows("workers.fetch_us")
     spent = (worker.fetch_us, worker.collate_us, worker.send_us)
     fetch, collate, send = (span(us / (worker.batches or 1)) if seen else UNKNOWN for us in spent)
     batch = worker.batch if seen else UNKNOWN
+    processor, queued, blocked = _occupation(snapshot, worker)
     return (
         f"  {worker.id:>6} {worker.pid:>7}  {worker.state:<10} {batch:>9} {worker.batches:>8} "
         f"{fetch:>7} {collate:>7} {send:>7} "
-        f"{size(worker.rss) if worker.rss else '–':>6}"
+        f"{size(worker.rss) if worker.rss else '–':>6} {processor:>5} {queued:>6} {blocked:>7}"
     )
+
+
+def _occupation(snapshot: Snapshot, worker: Worker) -> tuple[str, str, str]:
+    """Shares of the worker's time at batches, once there was enough of it beside its start."""
+    busy = (worker.fetch_us + worker.collate_us + worker.send_us) / 1e3
+    if busy < 500 or not snapshot.knows("workers.fetch_us") or not snapshot.knows("workers.cpu_ms"):
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    told = snapshot.knows("workers.queued_ms")
+    processor, queued, blocked = (
+        f"{100 * part / busy:.0f} %" for part in occupation(busy, worker.cpu_ms, worker.queued_ms)
+    )
+    return (processor, queued, blocked) if told else (processor, UNKNOWN, UNKNOWN)

@@ -6,68 +6,22 @@ read; each by itself is right.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
-from ..budget import memory_limits
+from msgspec import UNSET
+
 from ..iteration.inline import InlineIterator
 from ..pool.board import STATES, TIME_OF, Word
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
 from ..pool.roster import WorkerHandle
 from ..protocol import LoaderState, Queues, SampleCost, Snapshot, Stalls, Worker
+from .usage import Usage, Used, untold
 
 if TYPE_CHECKING:
     from ..iteration.base import EpochIterator
     from .ledger import Ledger
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
-_USAGE_AGE = 1.0
-"""Seconds for which a worker's memory and processor time are not read again."""
-
-
-class Usage:
-    """What the system says of memory and processor time, read once a second."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[float, int, int]] = {}
-        self._budget = (-_USAGE_AGE, 0)
-
-    def budget(self, given: int | None) -> int:
-        """The memory budget of an epoch that were to begin now."""
-        now = time.monotonic()
-        if now - self._budget[0] >= _USAGE_AGE:
-            self._budget = (now, memory_limits(given)[0])
-        return self._budget[1]
-
-    def of(self, pid: int) -> tuple[int, int]:
-        """(bytes, ms); zeros for a process that is gone, or where there is no /proc."""
-        now = time.monotonic()
-        known = self._known.get(pid)
-        if known is None or now - known[0] >= _USAGE_AGE:
-            known = self._known[pid] = (now, *_read_usage(pid))
-        return known[1:]
-
-    def keep(self, pids: set[int]) -> None:
-        """Forget all others."""
-        for pid in self._known.keys() - pids:
-            self._known.pop(pid, None)
-
-
-def _read_usage(pid: int) -> tuple[int, int]:
-    # As few system calls as can be: each lets go of the interpreter lock, and getting it back interrupts training.
-    try:
-        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            line = os.read(file, 4096)
-        finally:
-            os.close(file)
-        fields = line.rpartition(b")")[2].split()
-        return int(fields[21]) * _PAGE, int((int(fields[11]) + int(fields[12])) * _TICK_MS)
-    except (OSError, IndexError, ValueError):
-        return 0, 0
 
 
 def take(
@@ -84,11 +38,13 @@ def take(
     memory_budget: int | None,
 ) -> Snapshot:
     now = time.monotonic_ns()
+    usage.look()
     conductor = None if pool is None else pool.conductor
     queues = None if conductor is None else _queues(conductor)
     if conductor is None or queues is None:  # the budget is looked up only then: that takes its time
         queues = Queues(memory_budget=usage.budget(memory_budget), **_slots(conductor))
     cost, slowest = _samples(ledger, iterator, conductor)
+    workers = [] if conductor is None else _workers(conductor, usage, now)
     return Snapshot(
         seq=seq,
         at=time.time(),
@@ -107,11 +63,13 @@ def take(
         stalls=Stalls(ledger.stalls, ledger.stall_ns // 1000),
         pin=ledger.pin.counters(),
         cost=cost,
-        workers=[] if conductor is None else _workers(conductor, usage, now),
+        workers=workers,
         digest=ledger.digest.hex(),
         recoveries=ledger.recoveries,
         dropped=ledger.dropped + ledger.spans.lost,
         slowest=slowest,
+        unknown=list(untold()) or UNSET,
+        processors=usage.processors(),
     )
 
 
@@ -167,7 +125,7 @@ def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:
     workers = []
     for worker in sorted(conductor.roster, key=lambda each: each.id):
         row = conductor.board.row(worker.id).tolist()
-        resident, processor = usage.of(worker.pid) if worker.pid else (0, 0)
+        used = usage.of(worker.pid) if worker.pid else Used()
         since, state = row[Word.SINCE], row[Word.STATE]
         under_way = max(now - since, 0) if since and not worker.closed else 0
         row[TIME_OF.get(state, Word.IDLE)] += under_way
@@ -186,8 +144,9 @@ def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:
                 collate_us=row[Word.COLLATE] // 1000,
                 send_us=row[Word.SEND] // 1000,
                 idle_ms=row[Word.IDLE] // 1_000_000,
-                rss=resident,
-                cpu_ms=processor,
+                rss=used.resident,
+                cpu_ms=used.processor_ms,
+                queued_ms=used.queued_ms,
             )
         )
     usage.keep({worker.pid for worker in workers})

@@ -13,7 +13,6 @@ What is seen from outside, and how well:
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 import types
@@ -31,9 +30,9 @@ from ..protocol import Config, PinStage, Queues, Stall, Worker
 from ..sampling import length_of, told_length
 from .disguise import attributes_of, disguise_in_place, onlooker_of
 from .sizes import measure
-from .snapshots import Usage
 from .stalls import SHORT
 from .times import Cause
+from .usage import Usage, Used, untold
 from .watched_epoch import WatchedEpoch
 from .watched_source import Inside, WatchedSource
 
@@ -205,9 +204,9 @@ class TorchSource(WatchedSource):
     def _inside(self, epoch: WatchedEpoch | None) -> Inside:
         if not self._sees:
             return super()._inside(epoch)
+        self._usage.look()
         unknown = [f"workers.{name}" for name in _OF_WORKERS] + [f"queues.{name}" for name in _OF_QUEUES]
-        if not _has_proc():
-            unknown += ["workers.rss", "workers.cpu_ms"]
+        unknown += untold()
         pin = PinStage("accelerator" if self._config.pin_memory and torch.accelerator.is_available() else "off")
         if pin.mode != "off":
             unknown += _OF_PINNING
@@ -219,7 +218,7 @@ class TorchSource(WatchedSource):
                 queues, workers = self._queues_and_workers(inner, epoch.tasks, unknown)
         except AttributeError:  # a torch whose insides are different: less is seen
             return super()._inside(epoch)
-        return Inside(queues, workers, pin, tuple(unknown))
+        return Inside(queues, workers, pin, tuple(unknown), self._usage.processors())
 
     def _queues_and_workers(self, iterator: Any, tasks: Tasks, unknown: list[str]) -> tuple[Queues, list[Worker]]:
         """Torch changes these in the training thread meanwhile: each number is right, but not all are of the same
@@ -247,15 +246,16 @@ class TorchSource(WatchedSource):
     def _worker(self, number: int, iterator: Any, unfinished: int, alive: bool) -> Worker:
         pid = iterator._workers[number].pid or 0
         mine = min(iterator._workers_num_tasks[number], unfinished)
-        resident, processor = self._usage.of(pid) if alive else (0, 0)
+        used = self._usage.of(pid) if alive else Used()
         return Worker(
             number,
             pid,
             ("fetching" if mine else "idle") if alive else "dead",
             index_queue=max(mine - 1, 0),
             batches=self._yielded[pid],
-            rss=resident,
-            cpu_ms=processor,
+            rss=used.resident,
+            cpu_ms=used.processor_ms,
+            queued_ms=used.queued_ms,
         )
 
     def _idle_workers(self) -> list[Worker]:
@@ -263,9 +263,17 @@ class TorchSource(WatchedSource):
         if self._workers:
             self._look_at_workers(None)
         return [
-            Worker(number, pid, "idle", batches=self._yielded[pid], rss=rss, cpu_ms=cpu)
+            Worker(
+                number,
+                pid,
+                "idle",
+                batches=self._yielded[pid],
+                rss=used.resident,
+                cpu_ms=used.processor_ms,
+                queued_ms=used.queued_ms,
+            )
             for pid, number in sorted(self._workers.items(), key=lambda item: item[1])
-            for rss, cpu in [self._usage.of(pid)]
+            for used in [self._usage.of(pid)]
         ]
 
     def _look_at_workers(self, iterator: Any) -> list[bool]:
@@ -347,10 +355,6 @@ def torch_loader_in(thing: object) -> Any:
     held = [value[0] if isinstance(value, list) and value else value for value in attributes.values()]
     loaders = {id(each): each for each in held if issubclass(type(each), DataLoader)}
     return next(iter(loaders.values())) if len(loaders) == 1 else None
-
-
-def _has_proc() -> bool:
-    return sys.platform == "linux"
 
 
 def length_of_epoch(loader: Any) -> int | None:

@@ -13,7 +13,19 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from ..protocol import Command, Config, Event, LoaderState, Outcome, PinStage, Queues, Snapshot, Stalls, Worker
+from ..protocol import (
+    Command,
+    Config,
+    Event,
+    LoaderState,
+    Outcome,
+    PinStage,
+    Processors,
+    Queues,
+    Snapshot,
+    Stalls,
+    Worker,
+)
 from .ledger import Ledger
 from .sizes import look_into
 from .times import Cause
@@ -27,6 +39,7 @@ UNSEEN = (
     "stalls",
     "pin",
     "recoveries",
+    "processors",
     "times.reorder_stall_us",
     "times.pin_wait_us",
     "epoch_times.reorder_stall_us",
@@ -47,6 +60,7 @@ class Inside(NamedTuple):
     workers: list[Worker] = []  # noqa: RUF012  # never changed
     pin: PinStage = PinStage()
     unknown: tuple[str, ...] = UNSEEN
+    processors: Processors = Processors()
 
 
 class WatchedSource:
@@ -189,6 +203,7 @@ class WatchedSource:
             workers=inside.workers,
             dropped=ledger.dropped,
             unknown=unknown,
+            processors=inside.processors,
         )
 
     def _inside(self, _epoch: WatchedEpoch | None) -> Inside:
