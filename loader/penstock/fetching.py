@@ -34,6 +34,8 @@ class Fetcher(Protocol):
     """When the first one was asked for."""
     at_once: bool
     """The samples of a batch come all together: only their mean time is known."""
+    by_index: bool
+    """Samples are asked for by index, and not one after the other."""
     surprise: int
     """ns a sample of a batch whose samples were not timed because they are cheap, and which was not cheap; else 0."""
 
@@ -90,6 +92,8 @@ class Pace:
 
 
 class MapFetcher:
+    by_index = True
+
     def __init__(self, dataset: Any, auto_collation: bool, time_all: bool = False) -> None:
         single = one_by_one(dataset) if auto_collation else None
         self.dataset = dataset if single is None else single
@@ -169,7 +173,7 @@ class _Picked:
 class IterableFetcher:
     """Raises StopIteration when the dataset has no more batches."""
 
-    at_once = False
+    at_once = by_index = False
 
     def __init__(
         self,

@@ -10,8 +10,9 @@ import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..checkpoint import CANNOT_SAVE, State, shards_for, unsaved
-from ..collating import collate_into, default_collate
-from ..fetching import IterableFetcher, MapFetcher, sample_count
+from ..costs import UNTIMED
+from ..fetching import IterableFetcher, MapFetcher
+from ..making import BatchMaker, Moments
 from ..pinning import pin
 from ..protocol import CommandEvent
 from ..sampling import is_fixed
@@ -41,14 +42,12 @@ class InlineIterator(EpochIterator):
             torch.utils.data.graph_settings.apply_sharding(self._dataset, world_size, rank)
         self._auto = loader._auto_collation
         self._gate = self._engine.gate
-        collate = loader.collate_fn
-        if collate in (default_collate, torch.utils.data.default_collate):
-            collate = _collate
-        self._collate = collate
         batch_size = (loader.batch_size or 0) if self._auto else None
         self._shard = 0 if self._iterable else -1
         recorded = self._engine.options.record_samples
         self.costs = InlineCosts(recorded, batch_size)
+        self._moments = Moments()
+        self._maker = BatchMaker(self._auto, loader.collate_fn, recorded, self._moments, self.costs.counts)
         self._cause = Cause.STARTUP
         """Why training waits for the next batch."""
         self._fixed = self._iterable or is_fixed(self._index_sampler)
@@ -74,16 +73,15 @@ class InlineIterator(EpochIterator):
             self._wait_while_paused()
         if self._gate.closed:
             raise RuntimeError("the loader was closed while it was iterated over")
-        batch = self.place.batch
+        batch, maker = self.place.batch, self._maker
         times.wait(time.monotonic_ns(), self._cause)
         try:
             if not self._hand:
                 self._draw()
             index = self._hand[0]
             try:
-                samples = self._fetcher.fetch(index)
-                fetched = time.monotonic_ns()
-                data = self._collate(samples)
+                maker.start(batch)
+                data = maker.collate(maker.fetch(self._fetcher, index))
                 if self.pin_mode == "accelerator":
                     data = self._pin(data)
             except StopIteration:
@@ -101,13 +99,14 @@ class InlineIterator(EpochIterator):
             done = time.monotonic_ns()
             times.leave(done)
         self._cause = Cause.STARVATION
-        self.costs.add_batch(batch, self._shard, index, self._fetcher)
+        if maker.slow is not UNTIMED:
+            self.costs.slowest.add_batch(batch, self._shard, index, maker.slow)
         spans = self.ledger.spans
         if spans.stride and batch % spans.stride == 0:
             key = self.number, self._shard, batch
-            spans.add(key, TRAINING, self._fetcher.began, fetched, done, done)
+            spans.add(key, TRAINING, self._fetcher.began, self._moments.fetched, done, done)
             spans.yielded(key, done)
-        self._note(index, sample_count(self._auto, samples), measure(data)[1])
+        self._note(index, maker.samples, measure(data)[1])
         return data
 
     def _draw(self) -> None:
@@ -155,11 +154,3 @@ class InlineIterator(EpochIterator):
             return unsaved(CANNOT_SAVE) if self.place.batch else {"shards": None, "turn": 0}
         shard = {"dataset": self._fetcher.state_dict(), "ended": self._fetcher.ended, "generators": None}
         return {"shards": [shard], "turn": 0}
-
-
-def _collate(samples: Any) -> Any:
-    return collate_into(samples, _nowhere)
-
-
-def _nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """There is no slot to collate into."""

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable, MutableSequence
 from typing import get_args
 
+from ..costs import COST_BUCKETS
 from ..protocol import WorkerState
 from ..seeding import Bases
 from .memory import Mapping
 
 STATES: tuple[WorkerState, ...] = get_args(WorkerState)
 STARTING, IDLE, FETCHING, COLLATING, SENDING, PAUSED, RETIRING, DEAD = range(len(STATES))
-
-ROW = 288
-"""Words a worker."""
 
 
 class Word:
@@ -53,33 +50,16 @@ class Word:
     """Of the row behind all workers' only: 1 when the three words that follow are there, the bases of batches' seeds.
     Written once, by the first worker, after its `worker_init_fn`."""
     COST = 32
-    """From here on: 256 counts of sample times, eight an octave, up to 18 minutes."""
+    """From here on: counts of sample times."""
 
+
+ROW = Word.COST + COST_BUCKETS
+"""Words a worker."""
 
 RUN, HOLD, LEAVE = 0, 1, 2
 
 TIME_OF = {FETCHING: Word.FETCH, COLLATING: Word.COLLATE, SENDING: Word.SEND}
 """The word that a state's time belongs to; that of all others is idle time."""
-
-COST_BUCKETS = ROW - Word.COST
-_LEAST, _MOST = 1 << 8, 1 << 40
-
-
-def count_costs(counts: MutableSequence[int] | memoryview, durations: Iterable[int]) -> None:
-    """Count sample times, ns: eight buckets an octave, from 256 ns to 18 minutes. Written out, as it is done often."""
-    for duration in durations:
-        if _LEAST <= duration < _MOST:
-            shift = duration.bit_length() - 4
-            counts[8 * shift - 48 + (duration >> shift)] += 1
-        else:
-            counts[0 if duration < _LEAST else COST_BUCKETS - 1] += 1
-
-
-def cost_of_bucket(bucket: int) -> int:
-    """What stands for a bucket, ns: as far from its lower end as from its upper one, in per cent, and that is 6."""
-    octave, eighth = divmod(bucket, 8)
-    low, high = (8 + eighth) << (octave + 5), (9 + eighth) << (octave + 5)
-    return 2 * low * high // (low + high)
 
 
 def size_of_board(rows: int) -> int:

@@ -14,17 +14,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from .. import seeding
-from ..collating import collate_into, default_collate, serve_torch
+from ..collating import serve_torch
 from ..failures import Failure, UnpicklableError, describe_unpicklable
-from ..fetching import Fetcher, IterableFetcher, MapFetcher, sample_count
-from ..telemetry.costs import count_batch
+from ..fetching import IterableFetcher, MapFetcher
+from ..making import BatchMaker
 from .board import HOLD, LEAVE, Board, Recorder, Word
 from .channel import Channel, ChannelClosedError
 from .codec import Encoded, Encoder
@@ -52,7 +51,14 @@ class Worker:
         self._recorder = Recorder(self._row)
         self._slots = SlotStore()
         self._encoder = Encoder(self._slots)
-        self._collate = self._choose_collate()
+        self._maker = BatchMaker(
+            recipe.auto_collation,
+            recipe.collate_fn,
+            recipe.record_samples,
+            self._recorder,
+            self._recorder.costs,
+            self._encoder.allocate,
+        )
         self._tasks: deque[tuple[int, int, int, Any, int]] = deque()
         self._finished: list[tuple[Any, ...]] = []
         self._pending_bytes = 0
@@ -63,7 +69,6 @@ class Worker:
         self._epoch = -1
         self._fetcher: MapFetcher | None = None
         self._shards = Shards(recipe, birth) if recipe.iterable else None
-        self._seeder: seeding.BatchSeeder | None = None
         self._bases: seeding.Bases | None = None
         self._shared_seeds: dict[int, int] = {}
         """Epoch → the seed of DataPipes, from the second epoch of a persistent worker on."""
@@ -185,7 +190,7 @@ class Worker:
         if self._shards is not None:
             self._shards.clear()
         else:
-            self._seeder = seeding.BatchSeeder(self._bases or self._birth.base_seed, epoch)
+            self._maker.seeder = seeding.BatchSeeder(self._bases or self._birth.base_seed, epoch)
 
     def _learn_bases(self) -> bool:
         """Look for what the first worker's `worker_init_fn` seeded; False, after a moment, if it is not done yet."""
@@ -201,44 +206,34 @@ class Worker:
         return self._fetcher
 
     def _work(self, epoch: int, batch: int, shard: int, indices: Any) -> Batch:
-        recorder = self._recorder
-        recorder.start(batch)
+        recorder, maker = self._recorder, self._maker
+        maker.start(batch)
         where = f"in DataLoader worker process {self._birth.worker}"
         encoded: Encoded | None = None
-        samples, slowest, slowest_ns = 0, -1, 0
-        slow: Any = None
         state: Any = None
         failure: Failure | None = self._broken
         if failure is None and shard not in self._ended:
-            fetcher: MapFetcher | IterableFetcher | None = None
-            data: Any = None
             try:
-                if self._seeder is not None:
-                    self._seeder.seed(batch)
+                fetcher: MapFetcher | IterableFetcher
                 if self._shards is not None:
                     fetcher = self._shards.fetcher(shard)
                     indices = range(self._recipe.batch_size or 1)
                 else:
                     fetcher = self._map_fetcher()
                 where += f", batch {batch}"
-                data = fetcher.fetch(indices)
-                samples = sample_count(self._recipe.auto_collation, data)
-                recorder.fetch_done()
-                slowest, slowest_ns, slow = count_batch(fetcher, recorder.costs, self._recipe.record_samples)
+                samples = maker.fetch(fetcher, indices)
                 if not self._encoder.prepare():
                     # Slots that training gave back may lie in the channel, behind tasks that are not due yet.
                     self._receive_ready()
                     self._encoder.prepare()
-                data = self._collate(data)
-                recorder.collate_done()
-                encoded = self._encode(data)
+                encoded = self._encode(maker.collate(samples))
                 if self._shards is not None:
                     state = self._shards.state(shard)
             except StopIteration as error:
                 if shard < 0:
                     failure = Failure.capture(error, where)
             except Exception as error:
-                failure = Failure.capture(error, where + _sample_named(fetcher, indices, shard, data is None))
+                failure = Failure.capture(error, where + maker.failed_at())
             if failure is not None and self._shards is not None:
                 with contextlib.suppress(Exception):  # the failure is what counts
                     state = self._shards.state(shard)
@@ -251,10 +246,10 @@ class Worker:
         if encoded is None and failure is None:
             sent = recorder.no_batch()
         else:
-            sent = recorder.encode_done(samples, 0 if encoded is None else encoded.nbytes)
+            sent = recorder.encode_done(maker.samples, 0 if encoded is None else encoded.nbytes)
         return Batch(
-            epoch, batch, shard, encoded, failure, samples,
-            recorder.started, recorder.fetched, recorder.collated, sent, slowest, slowest_ns, slow, state,
+            epoch, batch, shard, encoded, failure, maker.samples,
+            recorder.started, recorder.fetched, recorder.collated, sent, *maker.slow, state,
         )  # fmt: skip
 
     def _encode(self, data: Any) -> Encoded:
@@ -309,23 +304,3 @@ class Worker:
     def _receive_ready(self) -> None:
         for message in self._channel.receive_ready():
             self._handle(message)
-
-    def _choose_collate(self) -> Callable[[Any], Any]:
-        chosen = self._recipe.collate_fn
-        allocate = self._encoder.allocate
-        if chosen in (default_collate, torch.utils.data.default_collate):
-            return lambda samples: collate_into(samples, allocate)
-        return chosen
-
-
-def _sample_named(fetcher: Fetcher | None, indices: Any, shard: int, fetching: bool) -> str:
-    """Say at which sample the dataset failed, if it was the dataset."""
-    if fetcher is None or not fetching:
-        return ""
-    position = fetcher.position()
-    if shard >= 0:
-        return f", sample {position} of the batch"
-    try:
-        return f", sample index {indices[position]!r}"
-    except (TypeError, IndexError, KeyError):
-        return f", sample index {indices!r}"

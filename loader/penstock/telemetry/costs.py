@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, MutableSequence
-from operator import add, itemgetter, sub
+from collections.abc import Iterable
+from operator import add
 from typing import Any
 
-from ..fetching import Fetcher
-from ..pool.board import COST_BUCKETS, cost_of_bucket, count_costs
+from ..costs import COST_BUCKETS, Slow, cost_of_bucket
 from ..protocol import SampleCost
-
-Slow = tuple[int, int, "list[tuple[int, int]] | None"]
-"""Place in its batch of the slowest sample (-1: not known) and its ns; the same of as many as are recorded."""
-
-
-def count_batch(fetcher: Fetcher, counts: MutableSequence[int] | memoryview, record: int) -> Slow:
-    """Count the sample times of the batch that was fetched last; say which took longest."""
-    stamps = fetcher.stamps
-    if not stamps:
-        return -1, fetcher.surprise, None
-    durations = list(map(sub, stamps, [fetcher.began, *stamps[:-1]]))
-    count_costs(counts, durations)
-    longest = max(durations)
-    if fetcher.at_once:
-        return -1, longest, None
-    slow = heapq.nlargest(record, enumerate(durations), key=itemgetter(1)) if record else None
-    return durations.index(longest), longest, slow
 
 
 class SlowestSamples:
@@ -79,15 +61,10 @@ class InlineCosts:
 
     def __init__(self, record: int, batch_size: int | None) -> None:
         self.slowest = SlowestSamples(record, batch_size)
-        self._record = record
-        self._counts = [0] * COST_BUCKETS
-
-    def add_batch(self, batch: int, shard: int, indices: Any, fetcher: Fetcher) -> None:
-        if fetcher.stamps or fetcher.surprise:
-            self.slowest.add_batch(batch, shard, indices, count_batch(fetcher, self._counts, self._record))
+        self.counts = [0] * COST_BUCKETS
 
     def sample_cost(self) -> SampleCost:
-        return sketch([self._counts], self.slowest)
+        return sketch([self.counts], self.slowest)
 
 
 def _text(index: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
+from penstock.costs import count_batch
 from penstock.digest import Digest
 from penstock.fetching import TIMED_STRIDE, MapFetcher
 from penstock.telemetry.costs import InlineCosts
@@ -77,7 +78,8 @@ def _inline(turns: int) -> float:
         clock()
         times.leave(clock())
         fetcher.stamps = [] if number % TIMED_STRIDE else stamps
-        costs.add_batch(number, -1, BATCH, fetcher)
+        if fetcher.stamps or fetcher.surprise:
+            costs.slowest.add_batch(number, -1, BATCH, count_batch(fetcher, costs.counts, 0))
         if spans.stride:
             raise RuntimeError("nobody watches")
         ledger.batches, ledger.samples, ledger.bytes, ledger.digest.value = ledger.after(

@@ -7,9 +7,9 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.costs import COST_BUCKETS, cost_of_bucket, count_costs
 from penstock.pool.board import (
     COLLATING,
-    COST_BUCKETS,
     FETCHING,
     IDLE,
     ROW,
@@ -17,8 +17,6 @@ from penstock.pool.board import (
     Board,
     Recorder,
     Word,
-    cost_of_bucket,
-    count_costs,
     size_of_board,
 )
 from penstock.pool.memory import create_segment

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock import fetching
+from penstock.costs import COST_BUCKETS, count_batch, count_costs
 from penstock.fetching import WARY, MapFetcher, Pace
-from penstock.pool.board import COST_BUCKETS, count_costs
 from penstock.telemetry.costs import InlineCosts, SlowestSamples, sketch
 from torch.utils.data import Dataset, IterableDataset, Subset
 
@@ -68,7 +68,7 @@ def test_batches_loaded_inline_are_counted_and_keep_their_names(batches: list[li
         names.update(zip(indices, durations, strict=True))
         fetcher.began = 1000 * number
         fetcher.stamps = list(accumulate(durations, initial=fetcher.began))[1:]
-        costs.add_batch(number, -1, indices, fetcher)
+        costs.slowest.add_batch(number, -1, indices, count_batch(fetcher, costs.counts, record))
     found = costs.sample_cost()
     assert found.count == len(names)
     assert found.max_us == names[found.max_index] // 1000 == max(names.values()) // 1000
@@ -321,5 +321,5 @@ def test_the_time_of_a_whole_batch_is_not_a_sample_s() -> None:
     costs = InlineCosts(0, 256)
     fetcher = MapFetcher(range(0), auto_collation=True)
     fetcher.surprise = Pace(False).surprise(256 * 30_000, 256)
-    costs.add_batch(0, -1, range(256), fetcher)
+    costs.slowest.add_batch(0, -1, range(256), count_batch(fetcher, costs.counts, 0))
     assert (costs.sample_cost().max_us, costs.sample_cost().max_index) == (30, "")

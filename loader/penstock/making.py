@@ -1,0 +1,127 @@
+"""Making a batch: fetch and collate, with seeds, costs and, if it fails, the sample at which it did.
+
+Inline loading has one `BatchMaker`, and so has every worker, of whatever kind. What becomes of a batch then (it is
+given to training, placed into a slot, sent) is the business of whoever has it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from .collating import Allocate, collate_into, default_collate
+from .costs import UNTIMED, Counts, Slow, count_batch
+from .fetching import Fetcher, sample_count
+from .seeding import BatchSeeder
+
+
+class Phases(Protocol):
+    """Told when a batch passes from one step to the next. A worker's `Recorder` writes that on the board."""
+
+    def start(self, batch: int) -> object:
+        """A task was taken up: the batch is being fetched."""
+
+    def fetch_done(self) -> object:
+        """All samples are there: the batch is being collated."""
+
+    def collate_done(self) -> object:
+        """The batch is made: it is being sent."""
+
+
+class Moments:
+    """The phases of a batch that training makes itself: when it passed them, ns of the monotonic clock."""
+
+    __slots__ = ("collated", "fetched")
+
+    def __init__(self) -> None:
+        self.fetched = self.collated = -1
+
+    def start(self, batch: int) -> None:
+        """The fetcher notes when it begins."""
+
+    def fetch_done(self) -> None:
+        self.fetched = time.monotonic_ns()
+
+    def collate_done(self) -> None:
+        self.collated = time.monotonic_ns()
+
+
+class BatchMaker:
+    """Makes one batch after the other: `start`, `fetch`, `collate`, in that order and in one thread.
+
+    All three raise what dataset and collate_fn raise; `failed_at` then names the sample.
+    """
+
+    def __init__(
+        self,
+        auto_collation: bool,
+        collate_fn: Callable[[Any], Any],
+        record_samples: int,
+        phases: Phases,
+        counts: Counts,
+        allocate: Allocate | None = None,
+    ) -> None:
+        """`counts` are where sample times are counted; `allocate` gives memory to collate into."""
+        self.seeder: BatchSeeder | None = None
+        """Seeds the random generators for every batch; None: nobody does."""
+        self.samples = 0
+        """Samples in the batch under way."""
+        self.slow: Slow = UNTIMED
+        """The slowest samples of the batch under way."""
+        self._auto_collation = auto_collation
+        self._record = record_samples
+        self._phases = phases
+        self._counts = counts
+        self._fetcher: Fetcher | None = None
+        """Set while the dataset is asked."""
+        self._indices: Any = None
+        if collate_fn in (default_collate, torch.utils.data.default_collate):
+            memory = _nowhere if allocate is None else allocate
+            self._collate: Callable[[Any], Any] = lambda samples: collate_into(samples, memory)
+        else:
+            self._collate = collate_fn
+
+    def start(self, batch: int) -> None:
+        """A task was taken up."""
+        self._phases.start(batch)
+        self._fetcher = None
+        self.samples, self.slow = 0, UNTIMED
+        if self.seeder is not None:
+            self.seeder.seed(batch)
+
+    def fetch(self, fetcher: Fetcher, indices: Any) -> Any:
+        """Return the samples of the batch; StopIteration: there are no more."""
+        self._fetcher, self._indices = fetcher, indices
+        samples = fetcher.fetch(indices)
+        self._phases.fetch_done()
+        self._fetcher = None
+        self.samples = sample_count(self._auto_collation, samples)
+        if fetcher.stamps or fetcher.surprise:
+            self.slow = count_batch(fetcher, self._counts, self._record)
+        return samples
+
+    def collate(self, samples: Any) -> Any:
+        """Return the batch."""
+        data = self._collate(samples)
+        self._phases.collate_done()
+        return data
+
+    def failed_at(self) -> str:
+        """At which sample the dataset failed, for a message; empty if it was not the dataset."""
+        fetcher, indices = self._fetcher, self._indices
+        if fetcher is None:
+            return ""
+        position = fetcher.position()
+        if not fetcher.by_index:
+            return f", sample {position} of the batch"
+        try:
+            return f", sample index {indices[position]!r}"
+        except (TypeError, IndexError, KeyError):
+            return f", sample index {indices!r}"
+
+
+def _nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """There is no memory of our own to collate into."""
