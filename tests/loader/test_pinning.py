@@ -12,7 +12,8 @@ import torch
 import torch.utils.data
 from penstock.pinning import PinStage, pin
 from penstock.pool.epoch import Epoch
-from penstock.pool.window import Finished, Limits, Task, Window
+from penstock.pool.map_window import MapWindow
+from penstock.pool.window import Finished, Limits, Task
 from penstock.telemetry.ledger import PinTally
 from penstock.telemetry.times import TimeAccount
 
@@ -203,7 +204,7 @@ def test_a_batch_of_an_abandoned_epoch_gives_its_slot_back() -> None:
     slots: Any = _Slots()
     channel: Any = None
     worker = WorkerHandle(1, 0, channel, slots=slots)
-    epoch = Epoch(0, Window(Limits(1, 1, 1, 1)), TimeAccount())
+    epoch = Epoch(0, MapWindow(Limits(1, 1, 1, 1)), TimeAccount())
     epoch.abandoned = True
     batch = Batch(0, 0, -1, Encoded(b"", [], b"", 3, 10), None, 1, 0, 0, 0, 0, -1, 0)
     stage = PinStage("mlock", PinTally())

@@ -256,7 +256,9 @@ def test_no_schedule_of_moves_stops_the_window_or_changes_the_order(
     """Workers, resizes, deaths and training take turns at random; no process is started."""
     plenty = 1 << 40
     limits = Limits(prefetch_factor * len(lengths), plenty, plenty, 2 * len(lengths))
-    window = ShardedWindow(limits, [Shard(n, n) for n in range(len(lengths))], per_shard=prefetch_factor, stateful=True)
+    window = ShardedWindow(
+        limits, shards=[Shard(n, n) for n in range(len(lengths))], per_shard=prefetch_factor, stateful=True
+    )
     workers = list(range(len(lengths)))
     asked: list[tuple[int, int, int]] = []  # (worker, shard, batch), in the order in which each worker has them
     ready: list[Any] = []
@@ -280,7 +282,7 @@ def test_no_schedule_of_moves_stops_the_window_or_changes_the_order(
         window.limits.tasks = prefetch_factor * count
         window.rebalance(workers)
 
-    while not window.all_ended() or ready:
+    while not window.is_over() or ready:
         ask()
         can = [place for place, (w, _, _) in enumerate(asked) if w not in {each[0] for each in asked[:place]}]
         action = choose.choice(["work"] * 4 + ["take"] * 2 + ["resize"])
@@ -293,6 +295,6 @@ def test_no_schedule_of_moves_stops_the_window_or_changes_the_order(
         elif ready:
             got.append(ready.pop(0).result)
         else:
-            assert window.all_ended(), "nobody has anything to do, and training waits"
+            assert window.is_over(), "nobody has anything to do, and training waits"
     dealt = [(shard, turn) for turn in range(7) for shard, length in enumerate(lengths) if turn < length]
     assert got == dealt

@@ -21,7 +21,6 @@ from ..pool.delivery import dispose, facts, failure_of, unpack
 from ..pool.epoch import Epoch
 from ..pool.pool import Pool, PoolTimeoutError, Settings
 from ..pool.roster import WorkerProcess
-from ..pool.sharding import ShardedWindow
 from ..pool.tasks import Recipe
 from ..pool.window import Finished, Task
 from ..sampling import is_fixed
@@ -310,8 +309,8 @@ class PooledIterator(EpochIterator):
         """The epoch is over."""
         epoch, self._epoch = self._epoch, None
         try:
-            if epoch is not None and isinstance(epoch.window, ShardedWindow):
-                self._final = tuple(shard.state for shard in epoch.window.shards)
+            if epoch is not None:
+                self._final = epoch.window.positions()
             if epoch is not None and self._persistent_workers:
                 self.pool.abandon(epoch)
             elif epoch is not None:
@@ -365,7 +364,7 @@ class PooledIterator(EpochIterator):
         if task is None:
             return f"{text}: no worker had taken up batch {batch} yet"
         text += f" waiting for batch {batch}"
-        worker = self.pool.conductor.waits.holder(task)
+        worker = self.pool.conductor.waits.holder(epoch, task)
         if worker is not None:
             text += f", which worker {worker.id} (pid {worker.pid}) has"
         stack = self.pool.stack(task)

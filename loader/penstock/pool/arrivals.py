@@ -11,9 +11,8 @@ from .delivery import give_back
 from .dispatch import Dispatcher
 from .epoch import Epoch
 from .roster import WorkerHandle
-from .sharding import ShardedWindow
 from .tasks import Batch
-from .window import Finished, Window
+from .window import Finished
 
 
 class Arrivals:
@@ -48,11 +47,11 @@ class Arrivals:
                 worker.slots.fill()
             ready = None
             if epoch is not None and batch.epoch == epoch.number:
-                ready = _finish(epoch.window, worker, batch)
+                ready = epoch.window.accept(worker, batch)
             if epoch is None or ready is None:
                 give_back(worker, batch)
                 continue
-            if encoded is not None or batch.failure is not None:  # else it is the end of a shard
+            if not batch.is_end():
                 epoch.finished += 1
                 self._dispatcher.learn(batch.sent - batch.start)
                 self._observer.batch_arrived(batch, epoch.window.last_indices)
@@ -67,17 +66,6 @@ class Arrivals:
         elif ready:
             epoch.ready.extend(ready)
             epoch.signal.set()
-        if isinstance(epoch.window, ShardedWindow) and epoch.window.all_ended():
+        if epoch.window.is_over():
             epoch.ended = True
             epoch.signal.set()
-
-
-def _finish(window: Window | ShardedWindow, worker: WorkerHandle, batch: Batch) -> list[Finished] | None:
-    """Tell the window; returns what can be delivered, None if nobody waits for this batch."""
-    encoded = batch.encoded
-    size = 0 if encoded is None else encoded.nbytes + len(encoded.structure)
-    if isinstance(window, Window):
-        return window.finish(worker.key, batch.batch, (batch, worker), size, worker.id)
-    if encoded is None and batch.failure is None:
-        return window.end(worker.id, batch.shard, batch.batch, batch.state)
-    return window.finish(worker.id, batch.shard, batch.batch, (batch, worker), size, batch.state)

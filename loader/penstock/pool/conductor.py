@@ -49,10 +49,9 @@ from .epoch import Epoch
 from .losses import Losses
 from .nursery import Nursery, signal_name
 from .roster import Roster, WorkerHandle
-from .sharding import ShardedWindow
 from .signals import Doorbell, emptied
 from .waits import Waits
-from .window import Finished, Task, Window
+from .window import Finished, Task
 
 AT_A_TIME = 2
 """Workers that the zygote is asked for at a time."""
@@ -94,8 +93,6 @@ class Conductor(threading.Thread):
         self._unclaimed = [True]
         self._resume_at: float | None = None
         self._resizing: Ticket | None = None
-        self._shards = 0
-        """Shards of the epoch under way, if the dataset is iterable-style."""
         self._unsettled = True
         """The number of workers may not be what it should be."""
         self._given_up = False
@@ -232,8 +229,6 @@ class Conductor(threading.Thread):
         self._crew.set_epoch(epoch.number, epoch.shared_seed)
         self._given_up = self._was_complete = False
         self._losses.forgive()
-        if isinstance(epoch.window, ShardedWindow):
-            self._shards = len(epoch.window.shards)
         if self.nursery is None:
             epoch.signal.set()  # whoever waits already has to start another zygote
 
@@ -255,10 +250,7 @@ class Conductor(threading.Thread):
         """Why a resize has to wait for the next epoch; empty if it need not."""
         if self.epoch is None or self.epoch.error is not None or self._given_up:
             return "no epoch is under way"
-        window = self.epoch.window
-        if isinstance(window, ShardedWindow) and not window.movable():
-            return "the shards of this iterable-style dataset are fixed for the epoch: it cannot save its position"
-        return ""
+        return self.epoch.window.why_fixed()
 
     def _do_pause(self, resume_after: float | None, ticket: Ticket | None) -> None:
         self._resume_at = None if resume_after is None else time.monotonic() + resume_after
@@ -275,7 +267,7 @@ class Conductor(threading.Thread):
         self._settle(ticket)
 
     def _do_stack(self, answer: Callable[[str], None], task: Task | None) -> None:
-        answer(self.waits.stack(task))
+        answer(self.waits.stack(self.epoch, task))
 
     def _settle(self, ticket: Ticket | None) -> None:
         if self.epoch is not None:
@@ -301,16 +293,15 @@ class Conductor(threading.Thread):
         active = self.roster.active()
         for worker in active[self.target :]:
             self._crew.retire(worker)
-            if isinstance(epoch.window, Window):
-                # At once, not when it goes: those who stay would begin later batches before these.
-                self._dispatcher.recall(epoch.window, worker)
+            # At once, not when it goes: those who stay would begin later batches before these.
+            self._dispatcher.recall(epoch.window, worker)
         missing = self.target - len(active)
-        while missing > 0 and self._worth_forking(epoch) and self._crew.grow(self._shards or self.target, epoch.number):
+        births = epoch.window.births(self.target)
+        while missing > 0 and self._worth_forking(epoch) and self._crew.grow(births, epoch.number):
             missing -= 1
         self._unsettled = missing > 0  # looked at again with every step
         self._was_complete = self._was_complete or missing <= 0
-        if isinstance(epoch.window, ShardedWindow) and (epoch.window.movable() or epoch.window.untouched()):
-            epoch.window.rebalance([worker.id for worker in self.roster.active()])
+        epoch.window.spread([worker.id for worker in self.roster.active()])
         if self._resizing is not None and self.roster.forked() == self.target:
             self._resizing.settle("applied", self.target, self._next_batch())
             self._resizing = None
@@ -323,7 +314,7 @@ class Conductor(threading.Thread):
         were enough already in this epoch and one has died. Every
         shard of an iterable-style dataset has its own worker from the beginning.
         """
-        if self._resizing is not None or self._was_complete or isinstance(epoch.window, ShardedWindow):
+        if self._resizing is not None or self._was_complete or not epoch.window.shared:
             return True
         if all(worker.id for worker in self.roster):  # the first worker tells all others the bases of their seeds
             return epoch.window.has_waiting() or bool(epoch.window.unfinished)
@@ -399,8 +390,8 @@ class Conductor(threading.Thread):
                 self._losses.forgive()
             elif operation == "left":
                 worker.left = True
-                if self.epoch is not None and isinstance(self.epoch.window, Window):
-                    self.epoch.window.take_back(worker.key)
+                if self.epoch is not None:
+                    self.epoch.window.take_back(self.epoch.window.owner(worker))
 
     def _fail(self, error: Any) -> None:
         if self.epoch is not None:

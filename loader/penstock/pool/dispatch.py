@@ -9,8 +9,7 @@ from typing import Any
 from .crew import Crew
 from .epoch import Epoch
 from .roster import WorkerHandle
-from .sharding import ShardedWindow
-from .window import Task, Window
+from .window import Window
 
 DEEPEST = 128
 """Tasks in one worker's index queue at the most."""
@@ -45,7 +44,7 @@ class Dispatcher:
         workers = [w for w in self._crew.roster if w.up and not w.leaving and not w.closed]
         self._hand_out(epoch, list(workers))
         self.look_again = False
-        if isinstance(window, Window) and self._recall_stuck(window, workers):
+        if window.shared and self._recall_stuck(window, workers):
             self._hand_out(epoch, workers)
 
     def _hand_out(self, epoch: Epoch, workers: list[WorkerHandle]) -> None:
@@ -57,15 +56,15 @@ class Dispatcher:
             worker = min(workers, key=_load)
             if worker.outstanding >= depth:
                 break
-            owner = worker.key if isinstance(window, Window) else worker.id
-            task = window.next_task(owner, taken, taken_bytes)
+            task = window.next_task(window.owner(worker), taken, taken_bytes)
             if task is None:
-                if isinstance(window, Window):
+                if window.shared:
                     break
                 workers.remove(worker)  # its shards have ended or are far enough ahead; others may not be
                 continue
-            if isinstance(window, ShardedWindow):
-                self._introduce(epoch, window, worker, task)
+            adopted = window.to_adopt(task)
+            if adopted is not None:
+                self._crew.send(worker, ("shard", epoch.number, *adopted))
             task.number = worker.dispatched
             parcel = (epoch.number, task.batch, task.shard, task.indices, worker.dispatched)
             parcels.setdefault(worker, []).append(parcel)
@@ -91,23 +90,18 @@ class Dispatcher:
         return recalled
 
     def recall(self, window: Window, worker: WorkerHandle) -> bool:
-        """Take back what a worker has not started; False if there was nothing.
+        """Take back what a worker has not started; False if there was nothing, or nobody else could do it.
 
         A task that it takes up at this very moment is made twice; the window accepts it from the other.
         """
+        if not window.shared:
+            return False
         # Read before the worker can skip any: what it has taken up by now it did not skip.
         started = self._crew.started(worker)
         worker.recalled = worker.dispatched
         self._crew.recall(worker)
-        batches = [task.batch for task in window.out(worker.key) if task.number >= started]
-        return bool(window.take_back(worker.key, batches))
-
-    def _introduce(self, epoch: Epoch, window: ShardedWindow, worker: WorkerHandle, task: Task) -> None:
-        """Tell a worker where to begin with a shard that it has not had before."""
-        shard = window.shards[task.shard]
-        if shard.adopted:
-            shard.adopted = False
-            self._crew.send(worker, ("shard", epoch.number, shard.number, shard.state))
+        owner = window.owner(worker)
+        return bool(window.take_back(owner, [task.batch for task in window.out(owner) if task.number >= started]))
 
     def _depth(self) -> int:
         """How many tasks a worker may have at a time, the one it works at included."""
@@ -115,6 +109,6 @@ class Dispatcher:
             return 2
         return min(2 + int(AHEAD / self._task_ns), DEEPEST)
 
-    def _too_many_slots(self, window: Window | ShardedWindow) -> bool:
+    def _too_many_slots(self, window: Window) -> bool:
         """Do free slots take memory that the budget does not grant?"""
         return sum(worker.slots.bytes for worker in self._crew.roster) > 2 * window.limits.effective(window.largest)

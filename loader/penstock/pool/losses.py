@@ -10,8 +10,6 @@ from .arrivals import Arrivals
 from .epoch import Epoch
 from .nursery import signal_name
 from .roster import WorkerHandle
-from .sharding import ShardedWindow
-from .window import Window
 
 
 class Losses:
@@ -42,12 +40,12 @@ class Losses:
             words = strsignal(-exitcode)
             message = f"DataLoader worker (pid {worker.pid}) is killed by signal: {words}. {message}"
         window = epoch.window
-        if isinstance(window, ShardedWindow):
-            ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, window.restartable)
-            self._lose_shards(epoch, window, worker, message, blame)
-        else:
-            ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, bool(window.out(worker.key)))
-            self._lose_tasks(epoch, window, worker, message, at)
+        loss = window.lose(window.owner(worker), message, at, blame, self._max_retries)
+        ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, loss.retried)
+        self._arrivals.deliver(epoch, loss.ready)
+        if loss.recovered:
+            ledger.recoveries += 1
+            self.warn(loss.recovered)
         if worker.up or not blame:
             return True
         self._deaths_at_birth += 1
@@ -56,43 +54,9 @@ class Losses:
         epoch.fail(WorkerLostError(f"{message}, before its first batch"))
         return False
 
-    def recovered(self, message: str) -> None:
-        """Count it, and have it told once."""
-        self._ledger.recoveries += 1
-        self.warn(message)
-
     def warn(self, message: str) -> None:
         """Have training told, if it was not told before."""
         if not self._ledger.warned:
             self._ledger.warned = True
             # Told by the iterating thread: where warnings are errors, this thread must not end of one.
             self._ledger.warning = f"{message}. Its tasks go to another worker; the batches stay the same."
-
-    def _lose_tasks(self, epoch: Epoch, window: Window, worker: WorkerHandle, message: str, at: int) -> None:
-        """Give a dead worker's tasks to others; one that has ended too many workers is given up."""
-        task = next((task for task in window.out(worker.key) if task.number == at >= 0), None)
-        if task is not None:
-            message += f", at batch {task.batch}"
-            task.crashes += 1
-            if task.crashes > self._max_retries:
-                text = f"{message}, sample indices {task.indices!r}"
-                if self._max_retries:
-                    text += f"; the batch has ended {task.crashes} workers"
-                self._arrivals.deliver(epoch, window.finish(worker.key, task.batch, WorkerLostError(text), 0) or [])
-        window.take_back(worker.key)
-        self.recovered(message)
-
-    def _lose_shards(
-        self, epoch: Epoch, window: ShardedWindow, worker: WorkerHandle, message: str, blame: bool
-    ) -> None:
-        """What a worker knew of its place in an iterable-style dataset died with it, unless that was saved."""
-        for shard in window.of(worker.id):
-            shard.crashes += blame
-            if window.restartable and shard.crashes <= self._max_retries:
-                window.restart(shard)
-                continue
-            lost = WorkerLostError(f"{message}, at batch {shard.given} of its shard")
-            self._arrivals.deliver(epoch, window.lose(shard, lost))
-        self._arrivals.deliver(epoch, [])
-        if window.restartable:
-            self.recovered(message)

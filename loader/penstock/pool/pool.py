@@ -24,6 +24,7 @@ from ..telemetry.times import TimeAccount
 from .board import Board
 from .conductor import HURRY, Conductor
 from .epoch import Epoch
+from .map_window import MapWindow
 from .nursery import Nursery, make_board
 from .roster import WorkerProcess
 from .sharding import Shard, ShardedWindow
@@ -168,31 +169,30 @@ class Pool:
         """
         settings = self.settings
         limits = Limits(self.limit_tasks(workers), settings.budget, settings.ceiling, 2 * workers)
-        window: Window | ShardedWindow
+        window: Window
         if settings.recipe.iterable:
             saved = [None] * workers if shards is None else shards
             window = ShardedWindow(
                 limits,
-                [Shard(n, n % workers, state, adopted=shards is not None) for n, state in enumerate(saved)],
                 settings.in_order,
+                shards=[Shard(n, n % workers, state, adopted=shards is not None) for n, state in enumerate(saved)],
                 per_shard=settings.prefetch_factor or SHARD_LOOKAHEAD,
                 next_batch=first_batch,
                 turn=turn,
                 stateful=settings.recipe.stateful,
             )
         else:
-            window = Window(limits, settings.in_order, next_batch=first_batch)
+            window = MapWindow(limits, settings.in_order, next_batch=first_batch)
         epoch = Epoch(number, window, times, shared_seed)
         self._conductor.request("epoch", epoch, workers)
         return epoch
 
     def add(self, epoch: Epoch, tasks: list[Task]) -> None:
         """Move tasks to the window. The conductor is rung only when workers wait for some, and not for every one."""
-        window = epoch.window
-        if isinstance(window, Window):
-            window.waiting.extend(popping(tasks.pop, len(tasks)))
-            if self._conductor.hungry and len(window.waiting) >= self._enough(epoch):
-                self._conductor.doorbell.ring()
+        waiting = epoch.window.waiting
+        waiting.extend(popping(tasks.pop, len(tasks)))
+        if self._conductor.hungry and len(waiting) >= self._enough(epoch):
+            self._conductor.doorbell.ring()
 
     def take(self, epoch: Epoch, timeout: float, hand: list[Finished]) -> bool:
         """Wait for the next batch and put it into `hand`; False at the end of an iterable-style epoch."""

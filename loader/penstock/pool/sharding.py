@@ -12,9 +12,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from .window import Finished, Limits, Task
+from ..failures import WorkerLostError
+from .window import Finished, Loss, Tally, Task
+
+if TYPE_CHECKING:
+    from .roster import WorkerHandle
+    from .tasks import Batch
 
 
 @dataclass(slots=True, eq=False)
@@ -48,30 +53,24 @@ class Shard:
 
 
 @dataclass(slots=True, eq=False)
-class ShardedWindow:
-    limits: Limits
-    shards: list[Shard]
-    in_order: bool = True
+class ShardedWindow(Tally):
+    shared: ClassVar[bool] = False
+    shards: list[Shard] = field(kw_only=True)
     per_shard: int = 32
     """Batches that a shard may be ahead."""
-    next_batch: int = 0
     turn: int = 0
     """The shard that gives the next batch, if it has not ended."""
     stateful: bool = False
     """The dataset can save its position: it says so, or a batch came with one."""
     restartable: bool = True
     """Every shard that has given a batch has told its position."""
-    unfinished: int = 0
-    held: int = 0
-    held_bytes: int = 0
-    delivered: int = 0
-    delivered_bytes: int = 0
-    largest: int = 0
-    last_indices: None = None
-    """Shards have none."""
+
+    def owner(self, worker: WorkerHandle) -> int:
+        """Its id: whoever comes in its place has its shards."""
+        return worker.id
 
     def next_task(self, worker: int, taken: int, taken_bytes: int) -> Task | None:
-        """Ask one of the worker's shards for a batch: the one that is needed, else the least ahead. None: not now."""
+        """Ask one of the worker's shards for a batch: the one that is needed, else the least ahead."""
         expected = self._expected()
         shard: Shard | None
         if (
@@ -88,15 +87,25 @@ class ShardedWindow:
                 key=Shard.ahead,
                 default=None,
             )
-            in_flight = self.unfinished + self.held + self.delivered - taken
-            finished_bytes = self.held_bytes + self.delivered_bytes - taken_bytes
-            if shard is None or not self.limits.allow(in_flight, self.unfinished, finished_bytes, self.largest):
+            if shard is None or not self._allows(taken, taken_bytes):
                 return None
         task = Task(shard.asked, None, shard.number, worker)
         shard.asked += 1
         shard.out[task.batch] = task
         self.unfinished += 1
         return task
+
+    def to_adopt(self, task: Task) -> tuple[int, Any] | None:
+        shard = self.shards[task.shard]
+        if not shard.adopted:
+            return None
+        shard.adopted = False
+        return shard.number, shard.state
+
+    def accept(self, worker: WorkerHandle, batch: Batch) -> list[Finished] | None:
+        if batch.is_end():
+            return self.end(worker.id, batch.shard, batch.batch, batch.state)
+        return self.finish(worker.id, batch.shard, batch.batch, (batch, worker), batch.size(), batch.state)
 
     def finish(
         self, worker: int, number: int, batch: int, result: Any, nbytes: int, state: Any = None
@@ -108,16 +117,12 @@ class ShardedWindow:
             return None
         task = shard.out.pop(batch)
         self.unfinished -= 1
-        self.largest = max(self.largest, nbytes)
         shard.state = state
         shard.given += 1
         shard.crashes = 0
         self.stateful = self.stateful or state is not None
         self.restartable = self.restartable and state is not None
-        shard.finished.append(Finished(task, result, nbytes, worker))
-        self.held += 1
-        self.held_bytes += nbytes
-        return self._deliverable(shard)
+        return self._finished(shard, Finished(task, result, nbytes, worker))
 
     def end(self, worker: int, number: int, batch: int, state: Any = None) -> list[Finished]:
         """A shard, asked for this batch, has no more: what was asked of it is void."""
@@ -127,15 +132,25 @@ class ShardedWindow:
         shard.ended = True
         shard.state = state
         self.unfinished -= shard.forget()
-        return self._deliverable(shard)
+        return self._release()
 
-    def lose(self, shard: Shard, error: BaseException) -> list[Finished]:
-        """Nobody can go on with a shard: what is left of it is an error, in its turn."""
-        self.unfinished -= shard.forget()
-        shard.finished.append(Finished(Task(shard.asked, None, shard.number), error, 0, shard.worker))
-        self.held += 1
-        shard.ended = True
-        return self._deliverable(shard)
+    def take_back(self, worker: int, batches: list[int] | None = None) -> list[Task]:  # noqa: ARG002
+        """Nobody else can do them."""
+        return []
+
+    def lose(self, worker: int, message: str, at: int, blame: bool, max_retries: int) -> Loss:  # noqa: ARG002
+        """What a worker knew of its place in a shard died with it, unless that was saved."""
+        restartable, ready = self.restartable, list[Finished]()
+        for shard in self.of(worker):
+            shard.crashes += blame
+            if restartable and shard.crashes <= max_retries:
+                self.restart(shard)
+                continue
+            self.unfinished -= shard.forget()
+            shard.ended = True
+            error = WorkerLostError(f"{message}, at batch {shard.given} of its shard")
+            ready += self._finished(shard, Finished(Task(shard.asked, None, shard.number), error, 0, worker))
+        return Loss(ready, restartable, message if restartable else "")
 
     def rebalance(self, workers: Sequence[int]) -> None:
         """Spread the shards that have not ended over these workers, moving as few as possible."""
@@ -165,27 +180,41 @@ class ShardedWindow:
         return [task for shard in self.of(worker) for task in shard.out.values()]
 
     def waited_for(self) -> Task | None:
-        """The task that holds up delivery, if a worker has it."""
         shard = self._expected()
         return shard.out[min(shard.out)] if shard is not None and shard.out else None
 
+    def has_waiting(self) -> bool:
+        """A shard that has not ended may always be asked for more."""
+        return True
+
     def drain(self) -> list[Finished]:
-        """Empty the reorder buffer: nobody will take what is in it."""
         held = [finished for shard in self.shards for finished in shard.finished]
         for shard in self.shards:
             shard.finished.clear()
         return held
 
-    def untouched(self) -> bool:
-        """Has nothing been asked of any shard yet?"""
-        return not any(shard.asked for shard in self.shards)
+    def is_over(self) -> bool:
+        return all(shard.ended and not shard.finished for shard in self.shards)
 
-    def movable(self) -> bool:
+    def births(self, workers: int) -> int:  # noqa: ARG002
+        """The number of shards: a dataset splits itself by it."""
+        return len(self.shards)
+
+    def why_fixed(self) -> str:
+        if self._movable():
+            return ""
+        return "the shards of this iterable-style dataset are fixed for the epoch: it cannot save its position"
+
+    def spread(self, workers: Sequence[int]) -> None:
+        if self._movable() or not any(shard.asked for shard in self.shards):
+            self.rebalance(workers)
+
+    def positions(self) -> tuple[Any, ...]:
+        return tuple(shard.state for shard in self.shards)
+
+    def _movable(self) -> bool:
         """May shards move to other workers?"""
         return self.stateful and self.restartable
-
-    def all_ended(self) -> bool:
-        return all(shard.ended and not shard.finished for shard in self.shards)
 
     def _move(self, shard: Shard, worker: int, loads: dict[int, list[Shard]]) -> None:
         self.restart(shard)
@@ -200,23 +229,17 @@ class ShardedWindow:
                 return shard
         return None
 
-    def _deliverable(self, arrived: Shard) -> list[Finished]:
-        ready: list[Finished] = []
-        if not self.in_order:
-            while arrived.finished:
-                ready.append(self._deliver(arrived))
-            return ready
-        while (shard := self._expected()) is not None and shard.finished:
-            ready.append(self._deliver(shard))
-            self.turn = (shard.number + 1) % len(self.shards)
-        return ready
+    def _finished(self, shard: Shard, finished: Finished) -> list[Finished]:
+        shard.finished.append(finished)
+        self._hold(finished)
+        return self._release()
 
-    def _deliver(self, shard: Shard) -> Finished:
+    def _pop(self, in_order: bool) -> Finished | None:
+        shard = self._expected() if in_order else next((shard for shard in self.shards if shard.finished), None)
+        if shard is None or not shard.finished:
+            return None
+        if in_order:
+            self.turn = (shard.number + 1) % len(self.shards)
         finished = shard.finished.popleft()
         finished.task.batch = self.next_batch
-        self.next_batch += 1
-        self.held -= 1
-        self.held_bytes -= finished.nbytes
-        self.delivered += 1
-        self.delivered_bytes += finished.nbytes
         return finished

@@ -130,3 +130,11 @@ class Batch(NamedTuple):
     """(position, ns) of the slowest samples, if they are recorded."""
     state: Any = None
     """A shard's position after this batch, if its dataset can save it."""
+
+    def is_end(self) -> bool:
+        """Is it the end of a shard instead?"""
+        return self.encoded is None and self.failure is None
+
+    def size(self) -> int:
+        """Bytes that it takes until training has it."""
+        return 0 if self.encoded is None else self.encoded.nbytes + len(self.encoded.structure)

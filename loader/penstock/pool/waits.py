@@ -42,7 +42,7 @@ class Waits:
             return
         window = epoch.window
         task = window.waited_for()
-        worker = None if task is None else self.holder(task)
+        worker = self.holder(epoch, task)
         observer.waited(
             now,
             True,
@@ -53,16 +53,16 @@ class Waits:
             task=None if task is None else (task.shard, task.batch),
         )
         if observer.stalls.stack_due(now):
-            observer.stalls.attach(self.stack(task, 0.2))
+            observer.stalls.attach(self.stack(epoch, task, 0.2))
 
-    def holder(self, task: Task) -> WorkerHandle | None:
-        """The worker that has a task. Windows know workers by key, sharded ones by id."""
-        sharded = task.shard >= 0
-        return next((w for w in self._crew.roster if task.worker == (w.id if sharded else w.key)), None)
+    def holder(self, epoch: Epoch, task: Task | None) -> WorkerHandle | None:
+        """The worker that has a task."""
+        owner = epoch.window.owner
+        return None if task is None else next((w for w in self._crew.roster if task.worker == owner(w)), None)
 
-    def stack(self, task: Task | None, patience: float = 0.5) -> str:
+    def stack(self, epoch: Epoch | None, task: Task | None, patience: float = 0.5) -> str:
         """The Python stack of the worker that has the task; empty if nobody answers."""
-        worker = None if task is None else self.holder(task)
+        worker = None if epoch is None else self.holder(epoch, task)
         if worker is None or self._crew.nursery is None:
             return ""
         return self._crew.nursery.stack_of(worker.key, patience)

@@ -6,22 +6,26 @@ Why nothing is lost, doubled, out of order or stuck:
    taken back from a worker that did not finish it), out (with one worker), held (finished, in the reorder buffer) or
    delivered. `finish` accepts a batch only from the worker that has it out, so a batch that was given to another
    worker after a crash cannot be delivered twice.
-2. `finish` delivers batch i only when all batches before i are delivered (or at once, if order was not asked for).
+2. `_release` delivers batch i only when all batches before i are delivered (or at once, if order was not asked for).
 3. Tasks go out in the order of their numbers, those taken back first. So the batch that holds up delivery is always
    out or first in line, and `next_task` grants a batch that was taken back, or the only one in flight, whatever the
    memory budget says. So the window never waits for itself.
 4. The finished bytes stay within the budget, because a task is granted only if all finished batches, and all
    unfinished ones taken at the size of the largest seen, would still fit.
 
-`sharding` has the window for iterable-style datasets.
+There are two kinds: `map_window`, of which the argument above speaks, and `sharding`, for iterable-style datasets.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from .roster import WorkerHandle
+    from .tasks import Batch
 
 
 @dataclass(slots=True, eq=False)
@@ -86,100 +90,129 @@ class Limits:
         return max(self.budget, min(self.ceiling, self.floor * largest))
 
 
+class Loss(NamedTuple):
+    """What became of the tasks or shards of a worker that died."""
+
+    ready: list[Finished]
+    """What can be delivered now: errors in place of what nobody can make."""
+    retried: bool
+    """Its tasks or shards go to others."""
+    recovered: str
+    """What training may be told; empty if nothing was recovered."""
+
+
+class Window(Protocol):
+    """What the pool asks of a window. Only the conductor's thread calls it, unless a method says otherwise.
+
+    Windows know a worker by a number, its `owner`.
+    """
+
+    shared: ClassVar[bool]
+    """Any worker may have any task; else each has its own, and nobody else can do them."""
+    limits: Limits
+    waiting: deque[Task]
+    """Drawn and not dispatched. The iterating thread appends, the conductor takes. Of shards there are none."""
+    unfinished: int
+    held: int
+    held_bytes: int
+    delivered: int
+    delivered_bytes: int
+    largest: int
+    last_indices: Any
+    next_batch: int
+
+    def owner(self, worker: WorkerHandle) -> int:
+        """The number by which the window knows a worker."""
+
+    def next_task(self, worker: int, taken: int, taken_bytes: int) -> Task | None:
+        """Grant a worker a task, given how much the iterating thread has taken; None: not now."""
+
+    def to_adopt(self, task: Task) -> tuple[int, Any] | None:
+        """The shard, and its state, that a worker must be told of before it is given this task; once for each."""
+
+    def accept(self, worker: WorkerHandle, batch: Batch) -> list[Finished] | None:
+        """A worker has answered a task. Return what can be delivered now; None: nobody waits for this one."""
+
+    def take_back(self, worker: int, batches: list[int] | None = None) -> list[Task]:
+        """Take unfinished tasks from a worker, so that others get them; all of its tasks by default."""
+
+    def out(self, worker: int) -> list[Task]:
+        """The tasks that a worker has."""
+
+    def lose(self, worker: int, message: str, at: int, blame: bool, max_retries: int) -> Loss:
+        """A worker is dead. It was at its task number `at` (-1: at none); `blame`: it may have died of that."""
+
+    def waited_for(self) -> Task | None:
+        """The task that holds up delivery, if a worker has it. The iterating thread may ask, too."""
+
+    def has_waiting(self) -> bool:
+        """Is there a task that no worker has?"""
+
+    def drain(self) -> list[Finished]:
+        """Empty the reorder buffer: nobody will take what is in it."""
+
+    def is_over(self) -> bool:
+        """Will nothing more be delivered? Only shards know; else the iterating thread does."""
+
+    def births(self, workers: int) -> int:
+        """What a new worker is told of how many there are, given how many there should be."""
+
+    def why_fixed(self) -> str:
+        """Why the number of workers cannot change within the epoch; empty if it can."""
+
+    def spread(self, workers: Sequence[int]) -> None:
+        """These are the ids of all workers now: see to it that each has something to do."""
+
+    def positions(self) -> tuple[Any, ...]:
+        """The states of all shards, after the last batch of each."""
+
+
 @dataclass(slots=True, eq=False)
-class Window:
-    """For map-style datasets: any worker may have any task."""
+class Tally:
+    """What both kinds of window count, and the order in which they deliver."""
 
     limits: Limits
     in_order: bool = True
     waiting: deque[Task] = field(default_factory=deque)
-    """Drawn and not dispatched. The iterating thread appends, the conductor takes."""
+    next_batch: int = 0
+    """The batch that is delivered next."""
     unfinished: int = 0
+    """Tasks that workers have."""
     held: int = 0
+    """Batches in the reorder buffer."""
     held_bytes: int = 0
     delivered: int = 0
     delivered_bytes: int = 0
     largest: int = 0
     """Size of the largest batch so far."""
     last_indices: Any = None
-    """Indices of the batch that finished last."""
-    _taken_back: list[tuple[int, Task]] = field(default_factory=list)
-    _out: dict[int, dict[int, Task]] = field(default_factory=dict)
-    _by_batch: dict[int, Task] = field(default_factory=dict)
-    _held: dict[int, Finished] = field(default_factory=dict)
-    next_batch: int = 0
+    """Indices of the batch that finished last; of a shard there are none."""
 
-    def next_task(self, worker: int, taken: int, taken_bytes: int) -> Task | None:
-        """Grant `worker` a task, given how much the iterating thread has taken; None: not now."""
-        if self._taken_back:
-            task = heapq.heappop(self._taken_back)[1]
-        else:
-            in_flight = self.unfinished + self.held + self.delivered - taken
-            finished_bytes = self.held_bytes + self.delivered_bytes - taken_bytes
-            if not self.waiting or not self.limits.allow(in_flight, self.unfinished, finished_bytes, self.largest):
-                return None
-            task = self.waiting.popleft()
-        task.worker = worker
-        self._out.setdefault(worker, {})[task.batch] = task
-        self._by_batch[task.batch] = task
-        self.unfinished += 1
-        return task
+    def _allows(self, taken: int, taken_bytes: int) -> bool:
+        """May one more task go out?"""
+        in_flight = self.unfinished + self.held + self.delivered - taken
+        finished_bytes = self.held_bytes + self.delivered_bytes - taken_bytes
+        return self.limits.allow(in_flight, self.unfinished, finished_bytes, self.largest)
 
-    def finish(self, worker: int, batch: int, result: Any, nbytes: int, worker_id: int = -1) -> list[Finished] | None:
-        """A worker has finished a batch. Return what can be delivered now; None: nobody waits for this one."""
-        task = self._out.get(worker, {}).pop(batch, None)
-        if task is None:
-            return None
-        del self._by_batch[batch]
-        self.unfinished -= 1
-        self.largest = max(self.largest, nbytes)
-        self.last_indices = task.indices
-        finished = Finished(task, result, nbytes, worker_id)
-        if not self.in_order:
-            self.next_batch += 1
-            self._deliver(finished)
-            return [finished]
-        self._held[batch] = finished
+    def _hold(self, finished: Finished) -> None:
+        """A batch goes into the reorder buffer."""
+        nbytes = finished.nbytes
         self.held += 1
         self.held_bytes += nbytes
+        self.largest = max(self.largest, nbytes)
+
+    def _release(self) -> list[Finished]:
+        """Let everything out of the reorder buffer whose turn it is; without an order, that is everything."""
         ready: list[Finished] = []
-        while (following := self._held.pop(self.next_batch, None)) is not None:
-            self.held -= 1
-            self.held_bytes -= following.nbytes
+        while (finished := self._pop(self.in_order)) is not None:
             self.next_batch += 1
-            self._deliver(following)
-            ready.append(following)
+            self.held -= 1
+            self.held_bytes -= finished.nbytes
+            self.delivered += 1
+            self.delivered_bytes += finished.nbytes
+            ready.append(finished)
         return ready
 
-    def take_back(self, worker: int, batches: list[int] | None = None) -> list[Task]:
-        """Take unfinished tasks from a worker, so that others get them; all of its tasks by default."""
-        out = self._out.get(worker, {})
-        tasks = [out.pop(batch) for batch in (list(out) if batches is None else batches) if batch in out]
-        for task in tasks:
-            task.worker = -1
-            del self._by_batch[task.batch]
-            heapq.heappush(self._taken_back, (task.batch, task))
-        self.unfinished -= len(tasks)
-        return tasks
-
-    def out(self, worker: int) -> list[Task]:
-        return list(self._out.get(worker, {}).values())
-
-    def waited_for(self) -> Task | None:
-        """The task that holds up delivery, if a worker has it."""
-        if self.in_order:
-            return self._by_batch.get(self.next_batch)
-        return min(self._by_batch.values(), key=lambda task: task.batch, default=None)
-
-    def has_waiting(self) -> bool:
-        return bool(self.waiting or self._taken_back)
-
-    def drain(self) -> list[Finished]:
-        """Empty the reorder buffer: nobody will take what is in it."""
-        held = list(self._held.values())
-        self._held.clear()
-        return held
-
-    def _deliver(self, finished: Finished) -> None:
-        self.delivered += 1
-        self.delivered_bytes += finished.nbytes
+    def _pop(self, in_order: bool) -> Finished | None:
+        """Take the batch from the reorder buffer whose turn it is, or any; None: it is not there."""
+        raise NotImplementedError

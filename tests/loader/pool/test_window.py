@@ -7,8 +7,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock.pool.map_window import MapWindow
 from penstock.pool.sharding import Shard, ShardedWindow
-from penstock.pool.window import Limits, Task, Window
+from penstock.pool.window import Limits, Task
 
 thousands = settings(max_examples=1000, deadline=None)
 schedules = st.integers(0, 2**40).map(random.Random)
@@ -62,7 +63,7 @@ def test_every_batch_comes_once_and_in_order_whatever_happens(
     schedule: random.Random, bounds: Limits, workers: int, count: int, in_order: bool
 ) -> None:
     """Workers finish in any order, die with what they have, and answer after their death."""
-    window = Window(bounds, in_order)
+    window = MapWindow(bounds, in_order)
     pool = Pool(schedule, window, workers)
     with_worker: dict[int, list[Task]] = {}
     late: list[tuple[int, int]] = []
@@ -122,7 +123,7 @@ def test_every_batch_comes_once_and_in_order_whatever_happens(
 def test_batches_of_one_size_never_exceed_a_given_budget(
     schedule: random.Random, workers: int, size: int, budget: int, count: int
 ) -> None:
-    window = Window(Limits(256, budget, budget, 2 * workers))
+    window = MapWindow(Limits(256, budget, budget, 2 * workers))
     window.waiting.extend(Task(number, None) for number in range(count))
     pool = Pool(schedule, window, workers)
     out: list[tuple[int, Task]] = []
@@ -142,7 +143,7 @@ def test_batches_of_one_size_never_exceed_a_given_budget(
 
 
 def test_the_window_keeps_every_worker_busy_behind_one_slow_batch() -> None:
-    window = Window(Limits(64, 10**6, 2 * 10**6, 4))
+    window = MapWindow(Limits(64, 10**6, 2 * 10**6, 4))
     window.waiting.extend(Task(number, None) for number in range(64))
     slow = window.next_task(0, 0, 0)
     assert slow is not None
@@ -171,11 +172,11 @@ def dealt(lengths: list[int]) -> list[tuple[int, int]]:
 def test_shards_are_dealt_like_cards(
     schedule: random.Random, bounds: Limits, lengths: list[int], per_shard: int, in_order: bool
 ) -> None:
-    window = ShardedWindow(bounds, [Shard(n, n) for n in range(len(lengths))], in_order, per_shard=per_shard)
+    window = ShardedWindow(bounds, in_order, shards=[Shard(n, n) for n in range(len(lengths))], per_shard=per_shard)
     pool = Pool(schedule, window, len(lengths))
     asked: dict[int, list[Task]] = {worker: [] for worker in pool.workers}
     given_so_far = dict.fromkeys(pool.workers, 0)
-    while not (window.all_ended() and not pool.ready):
+    while not (window.is_over() and not pool.ready):
         step = pool.choose("ask", "ask", "answer", "answer", "take")
         if step == "take":
             pool.take()
@@ -185,7 +186,7 @@ def test_shards_are_dealt_like_cards(
         elif step == "answer" and asked[worker]:
             answer(window, pool, asked, given_so_far, lengths, worker, schedule.randint(0, 9))
         assert all(shard.ahead() <= per_shard for shard in window.shards)
-        if not any(asked.values()) and not pool.ready and not window.all_ended():
+        if not any(asked.values()) and not pool.ready and not window.is_over():
             tasks = [task for each in pool.workers if (task := pool.ask(each)) is not None]
             assert tasks, "deadlock"
             for task in tasks:
@@ -223,7 +224,7 @@ def answer(
 
 @given(bounds=limits(), shards=st.integers(1, 4), per_shard=st.integers(1, 40))
 def test_a_reader_that_takes_nothing_stops_endless_shards(bounds: Limits, shards: int, per_shard: int) -> None:
-    window = ShardedWindow(bounds, [Shard(n, n) for n in range(shards)], per_shard=per_shard)
+    window = ShardedWindow(bounds, shards=[Shard(n, n) for n in range(shards)], per_shard=per_shard)
     progress, steps = True, 0
     while progress:
         progress = False
