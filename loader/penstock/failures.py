@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -69,6 +70,16 @@ def raise_error(error: Failure | BaseException) -> NoReturn:
 
 class WorkerLostError(RuntimeError):
     """A worker process ended although nobody had asked it to."""
+
+
+def signal_name(exitcode: int) -> str:
+    """The name of the signal that ended a process, or an empty string."""
+    if exitcode >= 0:
+        return ""
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"
 
 
 class UnpicklableError(TypeError):

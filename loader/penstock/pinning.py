@@ -22,12 +22,12 @@ from .failures import Failure
 from .pool.delivery import Decoded, dispose, facts, unpack, worker_of
 from .pool.epoch import Epoch
 from .pool.memory import HAS_MLOCK
+from .pool.observer import PinTally
 from .pool.signals import emptied
 from .pool.tasks import Batch
 from .pool.window import Finished
 from .protocol import PinMode
-from .telemetry.ledger import PinTally
-from .telemetry.sizes import MOST_PARTS
+from .sizes import MOST_PARTS
 
 
 def choose_mode(pin_memory: bool, pin_memory_device: str, *, slots: bool = True) -> PinMode:

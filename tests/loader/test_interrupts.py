@@ -22,7 +22,7 @@ from penstock.pinning import PinStage
 from penstock.pool.conductor import Conductor
 from penstock.pool.pool import Pool
 from penstock.pool.signals import Doorbell
-from penstock.telemetry.observer import Observer
+from penstock.telemetry.observer import PoolObserver
 
 from tests.loader.scenarios import Held
 from tests.loader.support import DataLoader, Samples, descendants, wait_until
@@ -235,7 +235,7 @@ def test_a_pool_whose_end_meets_an_error_ends(monkeypatch: pytest.MonkeyPatch) -
 
     with monkeypatch.context() as patched, warnings.catch_warnings():
         warnings.simplefilter("ignore", pytest.PytestUnhandledThreadExceptionWarning)
-        patched.setattr(Observer, "epoch_ended", fail)
+        patched.setattr(PoolObserver, "epoch_ended", fail)
         patched.setattr(threading, "excepthook", lambda _about: None)
         made.close()
     assert started and not started & descendants(os.getpid())

@@ -16,10 +16,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..checkpoint import State
 from ..pinning import choose_mode
+from ..pool.observer import Cause
 from ..sampling import TrackedIterator, resume, track
 from ..seeding import draw_base_seed
 from ..telemetry.ledger import Counts
-from ..telemetry.times import Cause
 from .datapipes import apply_seed
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from ..costs import UNTIMED
 from ..fetching import IterableFetcher, MapFetcher
 from ..making import BatchMaker, Moments
 from ..pinning import pin
+from ..pool.observer import Cause
 from ..protocol import CommandEvent
 from ..sampling import is_fixed
+from ..sizes import measure
 from ..taking import by_signal_handler
 from ..telemetry.costs import InlineCosts
-from ..telemetry.sizes import measure
-from ..telemetry.times import Cause
 from .base import EpochIterator, Place
 from .datapipes import distributed_settings
 

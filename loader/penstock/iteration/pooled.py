@@ -19,13 +19,14 @@ from ..fetching import may_save, saves
 from ..pool.conductor import HURRY
 from ..pool.delivery import dispose, facts, failure_of, unpack
 from ..pool.epoch import Epoch
+from ..pool.observer import Cause
 from ..pool.pool import Pool, PoolTimeoutError, Settings
 from ..pool.roster import WorkerProcess
 from ..pool.tasks import Recipe
 from ..pool.window import Finished, Task
 from ..sampling import is_fixed
 from ..taking import by_signal_handler, is_interruption
-from ..telemetry.times import Cause
+from ..telemetry.observer import PoolObserver
 from .base import EpochIterator, Place
 from .datapipes import apply_seed, sharding_init
 
@@ -122,6 +123,9 @@ class PooledIterator(EpochIterator):
             shared_seed=self._shared_seed,
             record_samples=options.record_samples,
         )
+        batch_size = (loader.batch_size or 0) if loader._auto_collation else None
+        stall = int(options.stack_after * 1e9)
+        self.observer = PoolObserver(self.ledger, batch_size, options.record_samples, stall)
         return Pool(
             Settings(
                 context=loader.multiprocessing_context or torch.multiprocessing.get_context(),
@@ -135,9 +139,8 @@ class PooledIterator(EpochIterator):
                 budget=budget,
                 ceiling=ceiling,
                 pin_mode=self.pin_mode,
-                ledger=self.ledger,
-                record_samples=options.record_samples,
-                stack_after=options.stack_after,
+                observer=self.observer,
+                family=self.ledger,
             )
         )
 

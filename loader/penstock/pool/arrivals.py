@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..telemetry.observer import Observer
 from .codec import Encoded
 from .delivery import give_back
 from .dispatch import Dispatcher
 from .epoch import Epoch
+from .observer import Observer
 from .roster import WorkerHandle
 from .tasks import Batch
 from .window import Finished
@@ -54,8 +54,7 @@ class Arrivals:
             if not batch.is_end():
                 epoch.finished += 1
                 self._dispatcher.learn(batch.sent - batch.start)
-                self._observer.batch_arrived(batch, epoch.window.last_indices)
-                self._observer.add_span(worker.id, batch)
+                self._observer.batch_arrived(worker.id, batch, epoch.window.last_indices)
             self.deliver(epoch, ready)
 
     def deliver(self, epoch: Epoch, ready: list[Finished]) -> None:

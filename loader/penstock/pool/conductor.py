@@ -36,9 +36,7 @@ from typing import Any
 
 from ..control import Ticket
 from ..failures import WorkerLostError
-from ..protocol import CommandEvent, CommandState
-from ..telemetry.observer import Observer
-from ..telemetry.times import Cause
+from ..protocol import CommandState
 from .arrivals import Arrivals
 from .board import Board
 from .channel import ChannelClosedError
@@ -47,7 +45,8 @@ from .delivery import dispose
 from .dispatch import Dispatcher
 from .epoch import Epoch
 from .losses import Losses
-from .nursery import Nursery, signal_name
+from .nursery import Nursery
+from .observer import Cause, Observer
 from .roster import Roster, WorkerHandle
 from .signals import Doorbell, emptied
 from .waits import Waits
@@ -72,6 +71,7 @@ class Conductor(threading.Thread):
         pin: Callable[[Epoch, list[Finished]], None] | None,
         at_end: Callable[[Conductor], None],
         observer: Observer,
+        family: object,
     ) -> None:
         super().__init__(name="loader-conductor", daemon=True)
         self.board = board
@@ -81,6 +81,7 @@ class Conductor(threading.Thread):
         self.grace = 5.0
         self.epoch: Epoch | None = None
         self.observer = observer
+        self.family = family
         self.zygotes_lost = 0
         """The iterating thread, which alone may fork or pickle, starts another zygote when this grows."""
         self._crew = Crew(board, base_seed)
@@ -88,7 +89,7 @@ class Conductor(threading.Thread):
         self.waits = Waits(self._crew, observer)
         self._requests: deque[tuple[Any, ...]] = deque()
         self._arrivals = Arrivals(self._dispatcher, observer, pin)
-        self._losses = Losses(self._arrivals, observer.ledger, max_retries)
+        self._losses = Losses(self._arrivals, observer, max_retries)
         self._at_end = at_end
         self._unclaimed = [True]
         self._resume_at: float | None = None
@@ -151,6 +152,10 @@ class Conductor(threading.Thread):
         self.closing = True
         self.doorbell.ring()
 
+    def costs(self) -> dict[int, list[int]]:
+        """Id of each worker → the counts of its sample times so far."""
+        return self._crew.costs()
+
     def paused_for(self) -> float:
         """Seconds that the pool has been paused in all."""
         since = self._paused_since
@@ -196,8 +201,7 @@ class Conductor(threading.Thread):
             getattr(self, f"_do_{operation}")(*rest)
         if self._resume_at is not None and time.monotonic() >= self._resume_at:
             self._do_resume(None)
-            here, at = self.roster.forked(), self._next_batch()
-            self.observer.ledger.emit(CommandEvent(time.time(), "resume", "applied", "timer", "", None, here, here, at))
+            self.observer.resumed(self.roster.forked(), self._next_batch())
         if self._unsettled:
             self._reconcile()
         epoch = self.epoch
@@ -225,7 +229,7 @@ class Conductor(threading.Thread):
         self._abandon()
         self.epoch = epoch
         self.target = workers
-        self.observer.epoch_began([worker.id for worker in self.roster])
+        self.observer.epoch_began(self._crew.costs())
         self._crew.set_epoch(epoch.number, epoch.shared_seed)
         self._given_up = self._was_complete = False
         self._losses.forgive()
@@ -343,7 +347,7 @@ class Conductor(threading.Thread):
             if operation == "forked":
                 self.roster.note_fork(worker, rest[1])
                 worker.born = True
-                self.observer.ledger.worker("born", worker.id, worker.pid)
+                self.observer.worker_born(worker.id, worker.pid)
             elif operation == "exited":
                 self.roster.note_exit(worker, rest[1], rest[2])
                 self._gone(worker, rest[2])
@@ -356,7 +360,7 @@ class Conductor(threading.Thread):
         """Its workers die with it; their tasks go to those of the next zygote."""
         self._crew.lose_zygote()
         if self.epoch is not None and self.epoch.error is None:
-            self._losses.warn(f"the loader's zygote (pid {nursery.pid}) died")
+            self.observer.warn(f"the loader's zygote (pid {nursery.pid}) died")
         for worker in self.roster:
             self._gone(worker, -9, blame=False)
         self.zygotes_lost += 1
@@ -368,10 +372,11 @@ class Conductor(threading.Thread):
         self._heed(worker, self._crew.receive_rest(worker))
         batch = self._crew.busy(worker)
         at = self._crew.started(worker) - 1 if batch >= 0 and blame else -1
-        self.observer.worker_gone(worker.id)
+        self.observer.worker_gone(worker.id, self._crew.costs_of(worker))
+        self.board.clear(worker.id)
         self._crew.forget(worker)
         if worker.left:
-            self.observer.ledger.worker("retired", worker.id, worker.pid, exitcode, signal_name(exitcode))
+            self.observer.worker_left(worker.id, worker.pid, exitcode)
         elif not self._losses.mourn(self.epoch, worker, exitcode, batch, at, blame):
             self._given_up = True
 
@@ -406,7 +411,7 @@ class Conductor(threading.Thread):
             return
         self.epoch = None
         epoch.abandoned = True
-        self.observer.epoch_ended([worker.id for worker in self.roster])
+        self.observer.epoch_ended(self._crew.costs())
         for finished in emptied(epoch.ready) + epoch.window.drain():
             dispose(finished)
         epoch.signal.set()
@@ -426,7 +431,7 @@ class Conductor(threading.Thread):
                 pass
             for worker in self.roster:
                 if worker.born:
-                    self.observer.ledger.worker("retired", worker.id, worker.pid)
+                    self.observer.worker_left(worker.id, worker.pid, 0)
         finally:
             self.dismissed.set()
             self._crew.end()

@@ -127,6 +127,13 @@ class Crew:
         row = self.board.row(worker.id)
         return row[Word.BATCH] if FETCHING <= row[Word.STATE] <= SENDING else -1
 
+    def costs(self) -> dict[int, list[int]]:
+        """Id of each worker → the counts of its sample times so far."""
+        return {worker.id: self.costs_of(worker) for worker in self.roster}
+
+    def costs_of(self, worker: WorkerHandle) -> list[int]:
+        return self.board.row(worker.id)[Word.COST :].tolist()
+
     def started(self, worker: WorkerHandle) -> int:
         """How many tasks a worker has taken up."""
         return self.board.row(worker.id)[Word.STARTED]

@@ -10,13 +10,13 @@ from collections import deque
 from typing import Any
 
 from ..failures import Failure
-from ..telemetry.times import TimeAccount
+from .observer import Clock
 from .signals import Signal
 from .window import Finished, Window
 
 
 class Epoch:
-    def __init__(self, number: int, window: Window, times: TimeAccount, shared_seed: int | None = None) -> None:
+    def __init__(self, number: int, window: Window, times: Clock, shared_seed: int | None = None) -> None:
         self.number = number
         self.shared_seed = shared_seed
         """For DataPipes: the seed that all workers of all ranks share in this epoch."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from signal import strsignal
 
-from ..failures import WorkerLostError
-from ..telemetry.ledger import Ledger
+from ..failures import WorkerLostError, signal_name
 from .arrivals import Arrivals
 from .epoch import Epoch
-from .nursery import signal_name
+from .observer import Observer
 from .roster import WorkerHandle
 
 
 class Losses:
-    def __init__(self, arrivals: Arrivals, ledger: Ledger, max_retries: int) -> None:
+    def __init__(self, arrivals: Arrivals, observer: Observer, max_retries: int) -> None:
         self._arrivals = arrivals
-        self._ledger = ledger
+        self._observer = observer
         self._max_retries = max_retries
         self._deaths_at_birth = 0
         """Workers that died before they were up, since one was."""
@@ -29,10 +28,10 @@ class Losses:
 
         It was at `batch`, its task number `at`; -1 if it was at none, or is not to blame.
         """
-        ledger, signal = self._ledger, signal_name(exitcode)
+        observer, signal = self._observer, signal_name(exitcode)
         if epoch is None:
-            ledger.recoveries += 1
-            ledger.worker("died", worker.id, worker.pid, exitcode, signal)
+            observer.recovered()
+            observer.worker_died(worker.id, worker.pid, exitcode, -1, retried=False)
             return True
         cause = f"signal {signal}" if signal else f"exit code {exitcode}"
         message = f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly: worker {worker.id}, {cause}"
@@ -41,11 +40,11 @@ class Losses:
             message = f"DataLoader worker (pid {worker.pid}) is killed by signal: {words}. {message}"
         window = epoch.window
         loss = window.lose(window.owner(worker), message, at, blame, self._max_retries)
-        ledger.worker("died", worker.id, worker.pid, exitcode, signal, batch, loss.retried)
+        observer.worker_died(worker.id, worker.pid, exitcode, batch, loss.retried)
         self._arrivals.deliver(epoch, loss.ready)
         if loss.recovered:
-            ledger.recoveries += 1
-            self.warn(loss.recovered)
+            observer.recovered()
+            observer.warn(loss.recovered)
         if worker.up or not blame:
             return True
         self._deaths_at_birth += 1
@@ -53,10 +52,3 @@ class Losses:
             return True
         epoch.fail(WorkerLostError(f"{message}, before its first batch"))
         return False
-
-    def warn(self, message: str) -> None:
-        """Have training told, if it was not told before."""
-        if not self._ledger.warned:
-            self._ledger.warned = True
-            # Told by the iterating thread: where warnings are errors, this thread must not end of one.
-            self._ledger.warning = f"{message}. Its tasks go to another worker; the batches stay the same."

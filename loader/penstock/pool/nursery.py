@@ -193,13 +193,3 @@ def _exists(pid: int) -> bool:
 def make_board(rows: int) -> int:
     """Return the descriptor of a new, empty board."""
     return create_segment(size_of_board(rows))
-
-
-def signal_name(exitcode: int) -> str:
-    """The name of the signal that ended a process, or an empty string."""
-    if exitcode >= 0:
-        return ""
-    try:
-        return signal.Signals(-exitcode).name
-    except ValueError:
-        return f"signal {-exitcode}"

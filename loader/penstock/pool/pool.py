@@ -18,14 +18,12 @@ from ..failures import raise_error
 from ..pinning import PinStage
 from ..protocol import PinMode
 from ..taking import popping
-from ..telemetry.ledger import Ledger
-from ..telemetry.observer import Observer
-from ..telemetry.times import TimeAccount
 from .board import Board
 from .conductor import HURRY, Conductor
 from .epoch import Epoch
 from .map_window import MapWindow
 from .nursery import Nursery, make_board
+from .observer import Clock, Observer
 from .roster import WorkerProcess
 from .sharding import Shard, ShardedWindow
 from .tasks import Recipe
@@ -61,10 +59,10 @@ class Settings:
     ceiling: int
     """or up to so many, if two batches a worker need them."""
     pin_mode: PinMode
-    ledger: Ledger
-    """Told of workers that are born, retire or die, and of stalls."""
-    record_samples: int = 0
-    stack_after: float = 0.5
+    observer: Observer
+    """Told of everything that happens."""
+    family: object
+    """The pools of one loader have the same one. It leads neither to a pool nor to the loader."""
 
 
 CLOSED = "the loader was closed while it was iterated over"
@@ -82,7 +80,7 @@ class Pool:
         """The losses of a zygote that were made good."""
         self._lost_before = 0
         self._taken = self._taken_at_loss = 0
-        wait_for_pools(settings.ledger, most=1)
+        wait_for_pools(settings.family, most=1)
         self._rows = 2 * settings.max_workers
         self._board_descriptor = make_board(self._rows)
         self.pin: PinStage | None = None
@@ -94,7 +92,7 @@ class Pool:
             nursery = self._start_zygote()
             undo.callback(nursery.end)
             if settings.pin_mode in ("accelerator", "mlock"):
-                self.pin = PinStage(settings.pin_mode, settings.ledger.pin)
+                self.pin = PinStage(settings.pin_mode, settings.observer.pin)
                 undo.callback(self.pin.close)
             conductor = self._conductor = self._make_conductor()
             undo.callback(conductor.doorbell.close)
@@ -130,13 +128,8 @@ class Pool:
             _limit(settings.prefetch_factor),
             self.pin.put if self.pin is not None else None,
             functools.partial(_release, self._board_descriptor, self.pin),
-            Observer(
-                settings.ledger,
-                self.board,
-                (settings.recipe.batch_size or 0) if settings.recipe.auto_collation else None,
-                settings.record_samples,
-                int(settings.stack_after * 1e9),
-            ),
+            settings.observer,
+            settings.family,
         )
 
     @property
@@ -155,7 +148,7 @@ class Pool:
     def begin(
         self,
         number: int,
-        times: TimeAccount,
+        times: Clock,
         workers: int,
         first_batch: int = 0,
         shards: list[Any] | None = None,
@@ -343,9 +336,9 @@ def _release(board_descriptor: int, pin: PinStage | None, conductor: Conductor) 
     _open.discard(conductor)
 
 
-def wait_for_pools(ledger: Ledger, most: int = 0) -> None:
+def wait_for_pools(family: object, most: int = 0) -> None:
     """Wait until at most so many of a loader's pools are on their way out."""
-    ending = [conductor for conductor in _open.copy() if conductor.observer.ledger is ledger and conductor.closing]
+    ending = [conductor for conductor in _open.copy() if conductor.family is family and conductor.closing]
     for conductor in ending[: len(ending) - most]:
         try:
             conductor.over.wait()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-from ..telemetry.observer import Observer
-from ..telemetry.times import Cause
 from .crew import Crew
 from .epoch import Epoch
+from .observer import Cause, Observer, Stalled
 from .roster import WorkerHandle
 from .window import Task
 
@@ -37,23 +36,16 @@ class Waits:
             cause = self.cause(epoch)
             epoch.times.change(now, cause)
         if cause != Cause.REORDER_STALL:
-            if observer.stalls.open is not None:
-                observer.waited(now, False)
+            observer.stalled(now, None)
             return
         window = epoch.window
         task = window.waited_for()
         worker = self.holder(epoch, task)
-        observer.waited(
-            now,
-            True,
-            epoch=epoch.number,
-            batch=window.next_batch,
-            worker=-1 if worker is None else worker.id,
-            held=window.held,
-            task=None if task is None else (task.shard, task.batch),
-        )
-        if observer.stalls.stack_due(now):
-            observer.stalls.attach(self.stack(epoch, task, 0.2))
+        about = (-1, window.next_batch) if task is None else (task.shard, task.batch)
+        found = -1 if worker is None else worker.id
+        observer.stalled(now, Stalled(epoch.number, window.next_batch, found, window.held, about))
+        if observer.wants_stack(now):
+            observer.stack_taken(self.stack(epoch, task, 0.2))
 
     def holder(self, epoch: Epoch, task: Task | None) -> WorkerHandle | None:
         """The worker that has a task."""
@@ -69,6 +61,5 @@ class Waits:
 
     def patience(self) -> float | None:
         """How long the conductor may sleep before it has to look at a stall again, ms."""
-        stalls = self._observer.stalls
-        due = stalls.next_due(time.monotonic_ns()) if stalls.open is not None else None
+        due = self._observer.next_look(time.monotonic_ns())
         return None if due is None else due / 1e6 + 1

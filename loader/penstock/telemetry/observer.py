@@ -1,90 +1,110 @@
-"""What the conductor tells telemetry, at the few seams where it does.
+"""What pools tell telemetry: it becomes events and counters of the ledger.
 
-One object a pool. It turns what it is told into events and counters of the ledger. It never looks into the engine and
-never waits.
+One object a pool. It never looks into the engine and never waits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from operator import sub
 from typing import Any
 
-from ..pool.board import ROW, Board, Word
+from ..failures import signal_name
+from ..pool.observer import Costs, Stalled
 from ..pool.tasks import Batch
-from ..protocol import SampleCost, Stall
+from ..protocol import CommandEvent, SampleCost, Stall
 from .costs import SlowestSamples, sketch
 from .ledger import Ledger
 from .stalls import SHORT, OpenStall, StallWatch
 
 
-class Observer:
-    def __init__(
-        self, ledger: Ledger, board: Board, batch_size: int | None, record_samples: int, long_stall: int
-    ) -> None:
+class PoolObserver:
+    """Implements the pool's `Observer`; what its methods are told stands there."""
+
+    def __init__(self, ledger: Ledger, batch_size: int | None, record_samples: int, long_stall: int) -> None:
         """`batch_size`: None if every sample is its own batch, and 0 if the batches are not all of one size."""
         self.ledger = ledger
+        self.pin = ledger.pin
         self._batch_size = batch_size
         self.stalls = StallWatch(long_stall)
-        self._board = board
         self._record = record_samples
         self.slowest = SlowestSamples(record_samples, batch_size)
-        self._before: dict[int, list[int]] = {}
+        self._before: Costs = {}
         self._gone: list[list[int]] = []
 
-    def epoch_began(self, workers: list[int]) -> None:
+    def epoch_began(self, costs: Costs) -> None:
         """Sample costs are those of one epoch: remember where each worker's counts stand."""
         self.slowest = SlowestSamples(self._record, self._batch_size)
-        self._before = {worker: self._counts(worker) for worker in workers}
+        self._before = costs
         self._gone = []
 
-    def batch_arrived(self, batch: Batch, indices: Any) -> None:
-        """A worker's batch was accepted; `indices` are None for a shard."""
+    def epoch_ended(self, costs: Costs) -> None:
+        self.ledger.cost = self.sample_cost(costs)
+        self.ledger.slowest = self.slowest.recorded()
+
+    def batch_arrived(self, worker: int, batch: Batch, indices: Any) -> None:
         number, shard = batch.batch, batch.shard
         self.slowest.add_batch(number, shard, indices, (batch.slowest, batch.slowest_ns, batch.slow))
         if self.stalls.open is not None:
             index = self.slowest.name(number, shard, indices, batch.slowest)
             self.stalls.finished(batch.epoch, (shard, number), index[:256], batch.slowest_ns)
-
-    def add_span(self, worker: int, batch: Batch) -> None:
-        """For the timeline, if somebody looks."""
         spans = self.ledger.spans
-        if spans.stride and batch.batch % spans.stride == 0:
-            key = batch.epoch, batch.shard, batch.batch
-            spans.add(key, worker, batch.start, batch.fetched, batch.collated, batch.sent)
+        if spans.stride and number % spans.stride == 0:
+            spans.add((batch.epoch, shard, number), worker, batch.start, batch.fetched, batch.collated, batch.sent)
 
-    def worker_gone(self, worker: int) -> None:
-        """Its row on the board will be used again."""
-        self._gone.append(self._since(worker))
-        self._before.pop(worker, None)
-        self._board.clear(worker)
+    def worker_born(self, worker: int, pid: int) -> None:
+        self.ledger.worker("born", worker, pid)
 
-    def waited(self, now: int, stalled: bool, **about: Any) -> None:
-        """Training waits behind a missing batch, or no longer."""
-        ended = self.stalls.observe(now, stalled, **about)
+    def worker_left(self, worker: int, pid: int, exitcode: int) -> None:
+        self.ledger.worker("retired", worker, pid, exitcode, signal_name(exitcode))
+
+    def worker_died(self, worker: int, pid: int, exitcode: int, batch: int, retried: bool) -> None:
+        self.ledger.worker("died", worker, pid, exitcode, signal_name(exitcode), batch, retried)
+
+    def worker_gone(self, worker: int, costs: list[int]) -> None:
+        self._gone.append(self._since(worker, costs))
+        self._before = {each: counts for each, counts in self._before.items() if each != worker}
+
+    def recovered(self) -> None:
+        self.ledger.recoveries += 1
+
+    def warn(self, message: str) -> None:
+        if not self.ledger.warned:
+            self.ledger.warned = True
+            # Told by the iterating thread: where warnings are errors, the conductor must not end of one.
+            self.ledger.warning = f"{message}. Its tasks go to another worker; the batches stay the same."
+
+    def resumed(self, workers: int, batch: int) -> None:
+        self.ledger.emit(CommandEvent(time.time(), "resume", "applied", "timer", "", None, workers, workers, batch))
+
+    def stalled(self, now: int, stall: Stalled | None) -> None:
+        if stall is None:
+            ended = None if self.stalls.open is None else self.stalls.observe(now, False)
+        else:
+            ended = self.stalls.observe(now, True, *stall)
         if ended is not None:
             self.ledger.stalls += 1
             self.ledger.stall_ns += ended.length()
             if ended.length() >= SHORT:
                 self.ledger.emit(_event(ended, now))
 
-    def sample_cost(self, workers: Iterable[int]) -> SampleCost:
-        """Of this epoch; `workers` are those that are there."""
-        return sketch([*map(self._since, workers), *self._gone], self.slowest)
+    def wants_stack(self, now: int) -> bool:
+        return self.stalls.stack_due(now)
 
-    def epoch_ended(self, workers: Iterable[int]) -> None:
-        self.ledger.cost = self.sample_cost(workers)
-        self.ledger.slowest = self.slowest.recorded()
+    def stack_taken(self, stack: str) -> None:
+        self.stalls.attach(stack)
 
-    def _counts(self, worker: int) -> list[int]:
-        return self._board.row(worker)[Word.COST : ROW].tolist()
+    def next_look(self, now: int) -> int | None:
+        return self.stalls.next_due(now)
 
-    def _since(self, worker: int) -> list[int]:
-        counts, before = self._counts(worker), self._before.get(worker)
-        if before is None:
-            return counts
-        return list(map(sub, counts, before))
+    def sample_cost(self, costs: Costs) -> SampleCost:
+        """Of this epoch; `costs` are those of the workers that are there."""
+        since = [self._since(worker, counts) for worker, counts in costs.items()]
+        return sketch([*since, *self._gone], self.slowest)
+
+    def _since(self, worker: int, counts: list[int]) -> list[int]:
+        before = self._before.get(worker)
+        return counts if before is None else list(map(sub, counts, before))
 
 
 def _event(stall: OpenStall, now: int) -> Stall:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from ..iteration.inline import InlineIterator
+from ..iteration.pooled import PooledIterator
 from ..pool.board import STATES, TIME_OF, Word
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
@@ -77,9 +78,8 @@ def _samples(
     ledger: Ledger, iterator: EpochIterator | None, conductor: Conductor | None
 ) -> tuple[SampleCost, list[tuple[str, int]]]:
     """What the samples of the epoch under way cost, or of the last one."""
-    if conductor is not None and conductor.epoch is not None:
-        ids = [worker.id for worker in conductor.roster]
-        return conductor.observer.sample_cost(ids), conductor.observer.slowest.recorded()
+    if isinstance(iterator, PooledIterator) and conductor is not None and conductor.epoch is not None:
+        return iterator.observer.sample_cost(conductor.costs()), iterator.observer.slowest.recorded()
     if isinstance(iterator, InlineIterator) and not iterator.ended:
         return iterator.costs.sample_cost(), iterator.costs.slowest.recorded()
     return ledger.cost, ledger.slowest

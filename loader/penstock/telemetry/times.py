@@ -9,21 +9,9 @@ writers change it: the interpreter lock does not change hands there.
 from __future__ import annotations
 
 from collections import deque
-from enum import IntEnum
 
+from ..pool.observer import Cause
 from ..protocol import Times
-
-
-class Cause(IntEnum):
-    """Every moment has exactly one."""
-
-    COMPUTE = 0
-    STARVATION = 1
-    REORDER_STALL = 2
-    PIN_WAIT = 3
-    PAUSED = 4
-    STARTUP = 5
-    SAMPLER = 6
 
 
 class TimeAccount:

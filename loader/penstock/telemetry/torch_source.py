@@ -26,12 +26,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
+from ..pool.observer import Cause
 from ..protocol import Config, PinStage, Queues, Stall, Worker
 from ..sampling import length_of, told_length
+from ..sizes import measure
 from .disguise import attributes_of, disguise_in_place, onlooker_of
-from .sizes import measure
 from .stalls import SHORT
-from .times import Cause
 from .usage import Usage, Used, untold
 from .watched_epoch import WatchedEpoch
 from .watched_source import Inside, WatchedSource

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from ..pool.observer import Cause
 from ..protocol import (
     Command,
     Config,
@@ -26,9 +27,8 @@ from ..protocol import (
     Stalls,
     Worker,
 )
+from ..sizes import look_into
 from .ledger import Ledger
-from .sizes import look_into
-from .times import Cause
 from .watched_epoch import WatchedEpoch
 
 log = logging.getLogger("penstock")

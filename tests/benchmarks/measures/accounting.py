@@ -8,10 +8,10 @@ import torch
 from penstock.costs import count_batch
 from penstock.digest import Digest
 from penstock.fetching import TIMED_STRIDE, MapFetcher
+from penstock.pool.observer import Cause
+from penstock.sizes import measure as measure_size
 from penstock.telemetry.costs import InlineCosts
 from penstock.telemetry.ledger import Ledger
-from penstock.telemetry.sizes import measure as measure_size
-from penstock.telemetry.times import Cause
 
 from tests.benchmarks.case import Measures
 

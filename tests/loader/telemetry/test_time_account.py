@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.pool.observer import Cause
 from penstock.protocol import Times
-from penstock.telemetry.times import Cause, TimeAccount
+from penstock.telemetry.times import TimeAccount
 
 KINDS = Times.__struct_fields__
 

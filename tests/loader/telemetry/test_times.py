@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch.multiprocessing
 from penstock.pinning import PinStage
+from penstock.pool.observer import Cause
 from penstock.protocol import Times
-from penstock.telemetry.times import Cause, TimeAccount
+from penstock.telemetry.times import TimeAccount
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.loader.support import DataLoader, Samples, Stream
