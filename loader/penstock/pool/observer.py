@@ -67,7 +67,11 @@ class Stalled(NamedTuple):
 
 
 class Observer(Protocol):
-    pin: PinTally
+    """What happens in a pool."""
+
+    @property
+    def pin(self) -> PinTally:
+        """Told of what passes the pin stage."""
 
     def epoch_began(self, costs: Costs) -> None:
         """An epoch begins, with these workers."""
