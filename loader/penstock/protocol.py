@@ -370,7 +370,60 @@ class CommandEvent(Struct, frozen=True, tag="command", tag_field="kind"):
     reason: Text = ""
 
 
-Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent
+class ProfileFunction(Struct, frozen=True, array_like=True):
+    """A function that was seen by a profile."""
+
+    name: Text
+    """Its qualified name."""
+    file: Text
+    """Of a long path, its end."""
+    line: Count
+    """The first one of its definition."""
+    user: bool
+    """It is the user's own code, and not a library's."""
+
+
+class ProfileWeights(Struct, frozen=True, array_like=True):
+    """The time that was seen at nodes of a profile's call tree, of one worker in one phase. Columns are parallel."""
+
+    worker: Count
+    phase: Literal["fetch", "collate", "send"]
+    nodes: Annotated[list[Count], Meta(max_length=65536)]
+    """Numbers as `ProfilePart.nodes` gives them."""
+    wall_ms: Annotated[list[Count], Meta(max_length=65536)]
+    """Time that passed."""
+    processor_ms: Annotated[list[Count], Meta(max_length=65536)]
+    """Time of it on a processor."""
+
+
+class ProfilePart(Struct, frozen=True, tag="profile", tag_field="kind"):
+    """What a profile has seen since its part before. Parts add up: `penstock.profiling` puts them together.
+    Since 2.2."""
+
+    at: Moment
+    profile: Text
+    """The profile's name: that of the command that asked for it, if one did."""
+    part: Count
+    """Its number in the profile, from 0."""
+    began: Moment = 0.0
+    """When the profile began."""
+    seconds: float = 0.0
+    """For how long it has lasted."""
+    rate: float = 50.0
+    """Looks a second at each worker."""
+    ended: bool = False
+    """It is the last one."""
+    functions: Annotated[list[ProfileFunction], Meta(max_length=65536)] = field(default_factory=list)
+    """Those that are new. They are numbered from 0 over all parts."""
+    nodes: Annotated[list[Count], Meta(max_length=65536)] = field(default_factory=list)
+    """Nodes of the call tree that are new, three numbers each: caller, function, and the line at which it was seen.
+    They are numbered from 1 over all parts; 0 is the root, below which batches are made."""
+    weights: Annotated[list[ProfileWeights], Meta(max_length=4096)] = field(default_factory=list)
+    idle_ms: Annotated[list[tuple[Count, Count]], Meta(max_length=1024)] = field(default_factory=list)
+    """(worker, time in which it had nothing to do)."""
+
+
+Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart
 
 
 class Events(Struct, frozen=True, tag="events"):

@@ -1,0 +1,369 @@
+"""The sampler: a thread that looks, some 50 times a second, at which line other threads of its process are.
+
+It needs no other process, no right and no signal. What it sees is what a look from outside would see, because:
+
+1. **A look is one call of C code.** Phase, batch and all frames of a stack are read while the interpreter lock is held
+   from the first to the last, so that they belong to one moment. No reference to a frame is left when the lock is let
+   go: what a frame holds dies when and where it would without us.
+2. **Looks are due at moments that nothing can follow**: one a period, each at another place within it. A look that
+   comes late, because C code held the lock, or the machine was busy, stands for all that were due by then. A thread
+   that holds the lock in C code lets go of it when that code returns to the interpreter, which is at the instruction
+   that called it: so the right line is charged, with the time that really passed.
+3. **The lock is asked for quickly.** Python lets a thread that wants it wait for 5 ms, and of work that gives it up of
+   itself more often than that nothing else would ever be seen. While the sampler runs, threads wait for `HASTE` only;
+   where other Python threads share the process, and it would cost them much to take turns so often, for `PATIENCE`.
+4. **The interpreter gives the lock up between some instructions only**: when a function is entered, after a call, at
+   the end of a loop's body. Time since the last such point is charged to the next. A function that was only just
+   entered is not charged for it, its caller is. What a function does between its last such point and its return goes to
+   its caller: a few instructions as a rule, and the one thing that a look from outside would see more exactly.
+5. **Processor time** is a thread's own clock. Which stacks it goes to is decided by those looks that found the thread
+   on a processor: the lock was taken (by it, if it is the only one), or its clock ran on while we looked. So a stack
+   that sleeps gets none, and the sum is the clock's.
+
+The thread exists only while a profile is taken. It blocks all signals, so that those of the user's reach the threads
+that they would reach without it, and is not among `threading.enumerate()`. A fork, of the user's in a worker say, waits
+until the thread has ended and starts it again: it copies a process with no thread of ours and no lock that is held.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain, repeat
+from operator import attrgetter, call, itemgetter
+from types import CodeType
+from typing import Any, NamedTuple
+
+from .stacks import News, Place, Stacks
+
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # only Linux counts what one thread does
+    RUSAGE_THREAD = None  # type: ignore[assignment]
+
+RATE = 50.0
+"""Looks a second."""
+DEEPEST = 256
+"""Frames of a stack that are looked at, from the leaf on."""
+APART = 0.5
+"""Seconds between two chunks."""
+HASTE = 50e-6
+PATIENCE = 1e-3
+"""Seconds; see point 3."""
+_GOLDEN = 0.6180339887498949
+
+_place = attrgetter("f_code", "f_lasti")
+_clock = time.monotonic_ns
+
+FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+"""Signals that mean the very thread that they are sent to."""
+
+
+class Target(NamedTuple):
+    """A thread that is looked at."""
+
+    worker: int
+    """Its number among the loader's workers."""
+    thread: int
+    words: memoryview | array[int]
+    """Where it says what it is doing."""
+    places: tuple[int, int]
+    """Where in them its state and its batch are."""
+    clock: int | None
+    """Its processor clock; None: the system has none."""
+
+    @classmethod
+    def this_thread(cls, worker: int, words: memoryview | array[int], places: tuple[int, int]) -> Target:
+        thread = threading.get_ident()
+        clock = time.pthread_getcpuclockid(thread) if hasattr(time, "pthread_getcpuclockid") else None
+        return cls(worker, thread, words, places, clock)
+
+
+class Look(NamedTuple):
+    """What was seen of one thread at one moment."""
+
+    moment: int
+    """ns of the monotonic clock."""
+    state: int
+    """As on the board."""
+    batch: int
+    stack: int
+    """Its number; -1: it had nothing to do."""
+    wall: int
+    """ns for which this look stands."""
+    processor: int
+    """ns of them on a processor."""
+
+
+class Chunk(NamedTuple):
+    """What a sampler has seen of one worker since its last chunk."""
+
+    worker: int
+    news: News
+    """Stacks that the looks of this chunk are the first to speak of."""
+    looks: bytes
+    """Rows of 64-bit integers, in the order of `Look`."""
+
+    def rows(self) -> list[Look]:
+        numbers = array("q", self.looks)
+        return list(map(Look._make, zip(*[iter(numbers)] * len(Look._fields), strict=True)))
+
+
+class Schedule:
+    """The moments at which looks are due: one in each period, so that they meet no rhythm of the program's."""
+
+    def __init__(self, start: int, rate: float) -> None:
+        self._start = start
+        self.period = int(1e9 / rate)
+        self._done = 0
+        """Periods whose look was taken."""
+
+    def due(self) -> int:
+        """When the next look is due, ns."""
+        return self._start + self._done * self.period + int(self._done * _GOLDEN % 1.0 * self.period)
+
+    def count(self, now: int) -> int:
+        """How many looks were due since this was last asked; they are done from now on."""
+        before = self._done
+        passed = max((now - self._start) // self.period, before)
+        self._done = passed
+        if self.due() <= now:
+            self._done += 1
+        return self._done - before
+
+
+class Looks:
+    """What was seen of one thread since the last chunk."""
+
+    def __init__(self, target: Target, roots: frozenset[CodeType], idle: Callable[[int], bool]) -> None:
+        self.target = target
+        self._stacks = Stacks(roots)
+        self._idle = idle
+        self._rows: list[tuple[int, int, int, int, int, bool]] = []
+        self._processor = self._time()
+        self._look = self._look_at(target)
+
+    def add(self, moment: int, wall: int, locked: bool) -> bool:
+        """Look at the thread; False if it is gone. `locked`: somebody held the interpreter lock when this was due."""
+        before = self._time()
+        seen: deque[Any] = deque()
+        try:
+            self._look(seen)
+        except AttributeError:  # the outermost frame has no caller
+            pass
+        except KeyError:
+            return False
+        state, batch = seen.popleft(), seen.popleft()
+        runs = locked or self._time() != before
+        places: Sequence[Place] = list(seen)
+        stack = -1 if self._idle(state) else self._stacks.number(places)
+        self._rows.append((moment, state, batch, stack, wall, runs))
+        return True
+
+    def take(self) -> Chunk | None:
+        """What was seen since the last call; None: nothing."""
+        rows, self._rows = self._rows, []
+        if not rows:
+            return None
+        now = self._time()
+        used, self._processor = now - self._processor, now
+        shares = _shared_out(used, [wall if runs else 0 for *_, wall, runs in rows], [row[4] for row in rows])
+        numbers = array("q")
+        for (moment, state, batch, stack, wall, _), share in zip(rows, shares, strict=True):
+            numbers.extend((moment, state, batch, stack, wall, share))
+        return Chunk(self.target.worker, self._stacks.take_news(), numbers.tobytes())
+
+    def _time(self) -> int:
+        try:
+            return 0 if self.target.clock is None else time.clock_gettime_ns(self.target.clock)
+        except OSError:  # the thread has ended
+            return self._processor
+
+    def _look_at(self, target: Target) -> Callable[[deque[Any]], None]:
+        read, places = target.words.__getitem__, target.places
+        frames, top = (sys._current_frames,), itemgetter(target.thread)
+
+        def look(seen: deque[Any]) -> None:
+            # All of this is done by `extend`, in C; see point 1.
+            stack = accumulate(chain(map(top, map(call, frames)), repeat("f_back", DEEPEST)), getattr)
+            seen.extend(chain(map(read, places), map(_place, stack)))
+
+        return look
+
+
+def _shared_out(whole: int, running: list[int], all_of_them: list[int]) -> list[int]:
+    """Share processor time out over looks that found the thread running; over all, if none did."""
+    parts = running if any(running) else all_of_them
+    total = sum(parts)
+    shares, given, seen = [], 0, 0
+    for part in parts:
+        seen += part
+        upto = whole * seen // total if total else 0
+        shares.append(upto - given)
+        given = upto
+    return shares
+
+
+class Sampler:
+    """Looks at threads of this process from `start` to `stop`, and delivers what it saw twice a second."""
+
+    def __init__(
+        self,
+        rate: float,
+        deliver: Callable[[Chunk], None],
+        roots: frozenset[CodeType],
+        idle: Callable[[int], bool],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`deliver` is called in the sampler's thread; what it raises ends the sampler. `roots` as in `Stacks`.
+        `idle`: whether a thread in this state has nothing to do. The sampler ends when it is not `wanted` any more.
+        """
+        self._deliver = deliver
+        self._roots = roots
+        self._idle = idle
+        self._wanted = wanted
+        self._rate = rate
+        self._targets: dict[int, Looks] = {}
+        self._schedule = Schedule(_clock(), rate)
+        self._bell = _thread.allocate_lock()
+        """Held while there is nothing to hear of."""
+        self._over = _thread.allocate_lock()
+        """Held while the thread runs."""
+        self._halting = False
+
+    def watch(self, target: Target) -> None:
+        """Look at this thread, too, from now on. One that ends is forgotten."""
+        self._targets = {**self._targets, target.thread: Looks(target, self._roots, self._idle)}
+
+    def watches(self, thread: int) -> bool:
+        return thread in self._targets
+
+    def start(self) -> None:
+        """Raises RuntimeError where there can be no more threads."""
+        self._schedule = Schedule(_clock(), self._rate)
+        self._launch()
+        _running.add(self)
+
+    def stop(self) -> None:
+        """End, and deliver what was seen last. May be called again."""
+        if self in _running:
+            _running.discard(self)
+            self._halt()
+            self._hand_over()
+
+    def _launch(self) -> None:
+        self._halting = False
+        self._over.acquire()
+        if not self._bell.locked():
+            self._bell.acquire()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
+        try:
+            _thread.start_new_thread(self._run, ())
+        except BaseException:
+            self._over.release()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _halt(self) -> None:
+        """Have the thread end, and wait for it."""
+        self._halting = True
+        if self._bell.locked():
+            self._bell.release()
+        with self._over:
+            pass
+
+    def _run(self) -> None:
+        pace = _Pace()
+        try:
+            flush_at = _clock() + int(APART * 1e9)
+            while not self._halting and self._wanted():
+                now = self._wait()
+                if self._halting:
+                    return
+                if now >= flush_at:
+                    flush_at = now + int(APART * 1e9)
+                    self._hand_over()
+                    pace.choose(len(self._targets))
+            if not self._halting:
+                _running.discard(self)
+                self._hand_over()
+        except Exception:
+            _running.discard(self)
+        finally:
+            pace.restore()
+            self._over.release()
+
+    def _wait(self) -> int:
+        """Sleep until a look is due, and take it. Returns the moment."""
+        before = _waits()
+        seconds = (self._schedule.due() - _clock()) / 1e9
+        if seconds > 0 and self._bell.acquire(True, seconds):
+            return _clock()
+        now = _clock()
+        locked = _waits() - before > 1  # one for the sleep; another for the interpreter lock
+        wall = self._schedule.count(now) * self._schedule.period
+        gone = [thread for thread, looks in self._targets.items() if wall and not looks.add(now, wall, locked)]
+        if gone:
+            self._hand_over()
+            self._targets = {thread: looks for thread, looks in self._targets.items() if thread not in gone}
+        return now
+
+    def _hand_over(self) -> None:
+        for looks in self._targets.values():
+            chunk = looks.take()
+            if chunk is not None:
+                self._deliver(chunk)
+
+
+class _Pace:
+    """How long threads of this process wait for the interpreter lock while a sampler runs."""
+
+    def __init__(self) -> None:
+        self._before = sys.getswitchinterval()
+        self._set = 0.0
+        self.choose(1)
+
+    def choose(self, targets: int) -> None:
+        """Judge by the number of Python threads: those looked at, the sampler, and one of ours that rarely wakes."""
+        if self._set and abs(sys.getswitchinterval() - self._set) > 1e-6:
+            return  # somebody else has set it meanwhile
+        wanted = HASTE if len(sys._current_frames()) <= targets + 2 else PATIENCE
+        if wanted < self._before and wanted != self._set:
+            sys.setswitchinterval(wanted)
+            self._set = wanted
+
+    def restore(self) -> None:
+        if self._set and abs(sys.getswitchinterval() - self._set) < 1e-6:
+            sys.setswitchinterval(self._before)
+
+
+def _waits() -> int:
+    """How often this thread has waited for anything."""
+    return 0 if RUSAGE_THREAD is None else getrusage(RUSAGE_THREAD).ru_nvcsw
+
+
+_running: set[Sampler] = set()
+
+
+def _before_fork() -> None:
+    for sampler in tuple(_running):
+        sampler._halt()
+
+
+def _after_fork_in_parent() -> None:
+    for sampler in tuple(_running):
+        try:
+            sampler._launch()
+        except RuntimeError:  # there may be no more threads
+            _running.discard(sampler)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_running.clear)
