@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.protocol import CommandEvent, EpochEvent, Event, Spans, Stall, StoredEvent, WorkerEvent
+from penstock.protocol import CommandEvent, EpochEvent, Event, ProfilePart, Spans, Stall, StoredEvent, WorkerEvent
 
 from ..terminal.words import count, micros, plural
 
@@ -44,8 +44,8 @@ class EventLine:
 
 
 def merged(have: dict[int, Notable], stored: Iterable[StoredEvent]) -> dict[int, Notable]:
-    """By id, in order, each once, the newest MOST. Spans belong to the dashboard's timeline."""
-    fresh = {each.id: each.event for each in stored if not isinstance(each.event, Spans)}
+    """By id, in order, each once, the newest MOST. Spans and profiles have places of their own."""
+    fresh = {each.id: each.event for each in stored if not isinstance(each.event, Spans | ProfilePart)}
     if not fresh:
         return have
     return dict(sorted({**have, **fresh}.items())[-MOST:])

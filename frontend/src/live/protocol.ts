@@ -617,6 +617,117 @@ export interface CommandEvent {
   reason: string;
 }
 
+/** What a profile has seen since its part before. Parts add up: `penstock.profiling` puts them together. Since 2.2. */
+export interface ProfilePart {
+  kind: "profile";
+  at: number;
+  /** The profile's name: that of the command that asked for it, if one did. */
+  profile: string;
+  /** Its number in the profile, from 0. */
+  part: number;
+  /** When the profile began. */
+  began: number;
+  /** For how long it has lasted. */
+  seconds: number;
+  /** Looks a second at each worker. */
+  rate: number;
+  /** It is the last one. */
+  ended: boolean;
+  /** Those that are new. They are numbered from 0 over all parts. */
+  functions: ProfileFunction[];
+  /** Nodes of the call tree that are new, three numbers each: caller, function, and the line at which it was seen. They are numbered from 1 over all parts; 0 is the root, below which batches are made. */
+  nodes: number[];
+  weights: ProfileWeights[];
+  /** (worker, time in which it had nothing to do). */
+  idle_ms: ([number, number])[];
+}
+
+export interface ProfilePartWire extends Omit<ProfilePart, "functions" | "weights"> {
+  functions: ProfileFunctionWire[];
+  weights: ProfileWeightsWire[];
+}
+
+export function decodeProfilePart(wire: ProfilePartWire): ProfilePart {
+  return {
+    ...wire,
+    functions: (wire.functions ?? []).map(decodeProfileFunction),
+    weights: (wire.weights ?? []).map(decodeProfileWeights),
+  };
+}
+
+/** A function that was seen by a profile. */
+export interface ProfileFunction {
+  /** Its qualified name. */
+  name: string;
+  /** Of a long path, its end. */
+  file: string;
+  /** The first one of its definition. */
+  line: number;
+  /** It is the user's own code, and not a library's. */
+  user: boolean;
+}
+
+export type ProfileFunctionWire = [
+  name: string,
+  file: string,
+  line: number,
+  user: boolean,
+];
+
+export const ProfileFunctionFields = [
+  "name",
+  "file",
+  "line",
+  "user",
+] as const satisfies readonly (keyof ProfileFunction)[];
+
+export function decodeProfileFunction(wire: ProfileFunctionWire): ProfileFunction {
+  return {
+    name: wire[0],
+    file: wire[1],
+    line: wire[2],
+    user: wire[3],
+  };
+}
+
+/** The time that was seen at nodes of a profile's call tree, of one worker in one phase. Columns are parallel. */
+export interface ProfileWeights {
+  worker: number;
+  phase: "collate" | "fetch" | "send";
+  /** Numbers as `ProfilePart.nodes` gives them. */
+  nodes: number[];
+  /** Time that passed. */
+  wall_ms: number[];
+  /** Time of it on a processor. */
+  processor_ms: number[];
+}
+
+export type ProfileWeightsWire = [
+  worker: number,
+  phase: "collate" | "fetch" | "send",
+  nodes: number[],
+  wall_ms: number[],
+  processor_ms: number[],
+];
+
+export const ProfileWeightsFields = [
+  "worker",
+  "phase",
+  "nodes",
+  "wall_ms",
+  "processor_ms",
+] as const satisfies readonly (keyof ProfileWeights)[];
+
+export function decodeProfileWeights(wire: ProfileWeightsWire): ProfileWeights {
+  return {
+    worker: wire[0],
+    phase: wire[1],
+    nodes: wire[2],
+    wall_ms: wire[3],
+    processor_ms: wire[4],
+  };
+}
+
 /** Bring about a number of workers. */
 export interface Resize {
   action: "resize";
@@ -1036,14 +1147,16 @@ export function decodeToViewer(wire: ToViewerWire): ToViewer {
 
 export type FromViewer = Subscribe | Ping;
 
-export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent;
-export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent;
+export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart;
+export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePartWire;
 
 /** What this version does not know is passed on as it came: the reader's switch ignores it. */
 export function decodeEvent(wire: EventWire): Event {
   switch (wire.kind) {
     case "spans":
       return decodeSpans(wire);
+    case "profile":
+      return decodeProfilePart(wire);
     default:
       return wire;
   }

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import resource
 import signal
 import sys
 import threading
@@ -43,11 +44,6 @@ from typing import Any, NamedTuple
 
 from .stacks import News, Place, Stacks
 
-try:
-    from resource import RUSAGE_THREAD, getrusage
-except ImportError:  # only Linux counts what one thread does
-    RUSAGE_THREAD = None  # type: ignore[assignment]
-
 RATE = 50.0
 """Looks a second."""
 DEEPEST = 256
@@ -57,6 +53,8 @@ APART = 0.5
 HASTE = 50e-6
 PATIENCE = 1e-3
 """Seconds; see point 3."""
+_THREAD = getattr(resource, "RUSAGE_THREAD", None)
+"""None: only Linux counts what one thread does."""
 _GOLDEN = 0.6180339887498949
 
 _place = attrgetter("f_code", "f_lasti")
@@ -347,7 +345,7 @@ class _Pace:
 
 def _waits() -> int:
     """How often this thread has waited for anything."""
-    return 0 if RUSAGE_THREAD is None else getrusage(RUSAGE_THREAD).ru_nvcsw
+    return 0 if _THREAD is None else resource.getrusage(_THREAD).ru_nvcsw
 
 
 _running: set[Sampler] = set()

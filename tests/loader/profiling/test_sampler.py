@@ -199,14 +199,18 @@ def test_the_user_notices_no_thread_no_signal_and_no_setting() -> None:
     before, known, heard = sys.getswitchinterval(), threading.enumerate(), []
     watch = Watch()
     watch.sampler.watch(Target.this_thread(0, watch.words, (0, 1)))
-    handler = signal.signal(signal.SIGUSR1, lambda *_: heard.append(time.monotonic()))
     read, write = os.pipe()
+
+    def hear(*_: object) -> None:
+        heard.append(True)
+        os.write(write, b"x")
+
+    # Python retries a read that a signal interrupts, after the handler has run, which writes what is read.
+    handler = signal.signal(signal.SIGUSR1, hear)
     watch.sampler.start()
     try:
         assert threading.enumerate() == known
         for number in range(1, 21):
-            # Python retries a read that a signal interrupts, after the handler has run, which writes the answer.
-            signal.signal(signal.SIGUSR1, lambda *_: (heard.append(0.0), os.write(write, b"x")))
             threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             assert os.read(read, 1) == b"x"
             assert len(heard) == number

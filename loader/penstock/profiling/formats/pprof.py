@@ -55,11 +55,10 @@ class _Locations:
         whole = b""
         for (function, line), number in self._numbers.items():
             whole += _message(4, _int(1, number) + _message(4, _int(1, function + 1) + _int(2, line)))
-        for number, function in enumerate(self._tree.functions, 1):
-            name, file = texts.number(function.name), texts.number(function.file)
-            whole += _message(
-                5, _int(1, number) + _int(2, name) + _int(3, name) + _int(4, file) + _int(5, function.line)
-            )
+        for number, called in enumerate(self._tree.functions, 1):
+            name, file = texts.number(called.name), texts.number(called.file)
+            fields = number, name, name, file, called.line
+            whole += _message(5, b"".join(_int(field, value) for field, value in enumerate(fields, 1)))
         return whole
 
 
