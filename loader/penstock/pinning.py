@@ -19,12 +19,11 @@ from typing import Any
 import torch
 
 from .failures import Failure
-from .pool.delivery import Decoded, dispose, facts, unpack, worker_of
+from .pool.crews.payload import Opened, Payload
 from .pool.epoch import Epoch
 from .pool.memory import HAS_MLOCK
 from .pool.observer import PinTally
 from .pool.signals import emptied
-from .pool.tasks import Batch
 from .pool.window import Finished
 from .protocol import PinMode
 from .sizes import MOST_PARTS
@@ -201,7 +200,7 @@ class PinStage:
             epoch, finished = item
             del item
             if epoch.abandoned:
-                dispose(finished)
+                finished.discard()
             else:
                 start = time.monotonic_ns()
                 nbytes = self._pin(finished)
@@ -210,7 +209,7 @@ class PinStage:
                 epoch.ready.append(finished)
                 if epoch.abandoned:  # since it was looked at, and emptied
                     for left in emptied(epoch.ready):
-                        dispose(left)
+                        left.discard()
             epoch.pin_left += 1
             epoch.signal.set()
             del epoch, finished
@@ -224,29 +223,26 @@ class PinStage:
 
     def _pin(self, finished: Finished) -> int | None:
         """Pin a batch. Returns the bytes that are pinned now; None: there is no batch, because something failed."""
-        batch, worker = facts(finished), worker_of(finished)
-        if batch is None or batch.encoded is None:
+        payload = None if finished.batch is None else finished.batch.payload
+        if payload is None:
             return None
         if self.mode == "accelerator":
-            return self._copy(finished, batch)
-        slot = batch.encoded.slot
-        if worker is None or slot < 0:
-            return 0
-        locked = worker.slots.mapping(slot).lock()
+            return self._copy(finished, payload)
+        locked = payload.lock()
         self._locked = self._locked or locked
         self._tally.mode = "mlock" if self._locked else "none"
-        return batch.encoded.nbytes if locked else 0
+        return payload.nbytes if locked else 0
 
-    def _copy(self, finished: Finished, batch: Batch) -> int | None:
-        if self._unusable is not None:
-            dispose(finished)
-            finished.result = Decoded(None, batch, self._unusable)
-            return None
-        try:
-            value, nbytes = pin(unpack(finished, 0))
-            finished.lease = None
-        except BaseException as error:  # whatever it is, it must not end this thread: training waits for it
-            finished.result = Decoded(None, batch, Failure.capture(error, self._where))
-            return None
-        finished.result = Decoded(value, batch)
+    def _copy(self, finished: Finished, payload: Payload) -> int | None:
+        """Put the pinned copy in place of the batch, or what went wrong."""
+        value, nbytes, failure = None, None, self._unusable
+        if failure is not None:
+            payload.discard()
+        else:
+            try:
+                value, nbytes = pin(payload.open(0))
+            except BaseException as error:  # whatever it is, it must not end this thread: training waits for it
+                failure = Failure.capture(error, self._where)
+        if finished.batch is not None:
+            finished.batch = finished.batch._replace(payload=Opened(value, payload.nbytes), failure=failure)
         return nbytes

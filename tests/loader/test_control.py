@@ -16,6 +16,7 @@ from penstock import DataLoader
 from penstock.control import Outcome, Ticket
 from penstock.failures import WorkerLostError
 from penstock.pool import conductor, pool
+from penstock.pool.requests import TakeStack
 from penstock.protocol import CommandEvent, Resize, Snapshot
 
 from tests.loader.scenarios import (
@@ -318,7 +319,7 @@ def conductor_held(iterator: Any) -> Iterator[None]:
         held.set()
         go_on.wait(PATIENCE)
 
-    iterator.pool.conductor.request("stack", hold, None)
+    iterator.pool.conductor.request(TakeStack(hold, None))
     assert held.wait(PATIENCE)
     try:
         yield

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from penstock.pool.requests import TakeStack
 from torch.utils.data import Dataset, IterableDataset
 
 import loader
@@ -377,7 +378,7 @@ def test_workers_that_die_at_birth(dataset: Any, persistent: bool) -> None:
         births = conductor.roster.new_key()
         for _ in range(20):  # each is a turn of its loop, in which it would fork
             turn = threading.Event()
-            conductor.request("stack", lambda _text, turn=turn: turn.set(), None)
+            conductor.request(TakeStack(lambda _text, turn=turn: turn.set(), None))  # type: ignore[misc]
             assert turn.wait(PATIENCE)
         assert conductor.roster.new_key() == births + 1, "it goes on forking"
 
@@ -405,9 +406,9 @@ def test_a_stream_whose_idle_worker_dies_does_not_end_early() -> None:
 def test_a_zygote_killed_in_an_epoch_is_replaced(seen: bool) -> None:
     iterator: Any = iter(DataLoader(Samples(length=300), num_workers=2))
     first = next(iterator).tolist()
-    os.kill(iterator.pool.conductor.nursery.pid, signal.SIGKILL)
+    os.kill(iterator.pool.crews[0].nursery.pid, signal.SIGKILL)
     if seen:
-        wait_until(lambda: iterator.pool.conductor.nursery is None, "its death")
+        wait_until(lambda: iterator.pool.crews[0].nursery is None, "its death")
     assert [first, *values(iterator)] == [[i] for i in range(300)]
 
 
@@ -416,9 +417,9 @@ def test_a_zygote_killed_between_epochs_is_replaced(repeat: int) -> None:
     made = DataLoader(Samples(length=10), num_workers=2, persistent_workers=True)
     list(made)
     iterator: Any = made._iterator
-    os.kill(iterator.pool.conductor.nursery.pid, signal.SIGKILL)
+    os.kill(iterator.pool.crews[0].nursery.pid, signal.SIGKILL)
     if repeat % 2:
-        wait_until(lambda: iterator.pool.conductor.nursery is None, "its death")
+        wait_until(lambda: iterator.pool.crews[0].nursery is None, "its death")
     assert values(made) == [[i] for i in range(10)]
 
 

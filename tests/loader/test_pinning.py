@@ -197,17 +197,16 @@ class _Slots:
 
 
 def test_a_batch_of_an_abandoned_epoch_gives_its_slot_back() -> None:
-    from penstock.pool.codec import Encoded
-    from penstock.pool.roster import WorkerHandle
+    from penstock.pool.crews.codec import Encoded
+    from penstock.pool.crews.slot_payload import SlotPayload
     from penstock.pool.tasks import Batch
 
     slots: Any = _Slots()
-    channel: Any = None
-    worker = WorkerHandle(1, 0, channel, slots=slots)
     epoch = Epoch(0, MapWindow(Limits(1, 1, 1, 1)), TimeAccount())
     epoch.abandoned = True
-    batch = Batch(0, 0, -1, Encoded(b"", [], b"", 3, 10), None, 1, 0, 0, 0, 0, -1, 0)
+    payload = SlotPayload(slots, Encoded(b"", [], b"", 3, 10))
+    batch = Batch(0, 0, -1, payload, None, 1, 0, 0, 0, 0, -1, 0)
     stage = PinStage("mlock", PinTally())
-    stage.put(epoch, [Finished(Task(0, [0]), (batch, worker), 10)])
+    stage.put(epoch, [Finished(Task(0, [0]), batch)])
     stage.close()
     assert slots.returned == [3]

@@ -17,6 +17,7 @@ from penstock.protocol import Resize
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tests.loader.pool.made import ended, made, opened
 from tests.loader.scenarios import (
     InThread,
     Loaders,
@@ -272,9 +273,9 @@ def test_no_schedule_of_moves_stops_the_window_or_changes_the_order(
     def work(place: int) -> None:
         worker, shard, batch = asked.pop(place)
         if batch >= lengths[shard]:
-            ready.extend(window.end(worker, shard, batch))
+            ready.extend(window.end(worker, ended(batch, shard)))
         else:
-            ready.extend(window.finish(worker, shard, batch, (shard, batch), 1, b"") or [])
+            ready.extend(window.finish(worker, made(batch, (shard, batch), 1, shard=shard, state=b"")) or [])
 
     def resize() -> None:
         count = choose.randint(1, 4)
@@ -289,11 +290,11 @@ def test_no_schedule_of_moves_stops_the_window_or_changes_the_order(
         if action == "resize":
             resize()
         elif action == "take" and ready:
-            got.append(ready.pop(0).result)
+            got.append(opened(ready.pop(0)))
         elif can:
             work(choose.choice(can))
         elif ready:
-            got.append(ready.pop(0).result)
+            got.append(opened(ready.pop(0)))
         else:
             assert window.is_over(), "nobody has anything to do, and training waits"
     dealt = [(shard, turn) for turn in range(7) for shard, length in enumerate(lengths) if turn < length]

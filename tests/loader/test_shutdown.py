@@ -23,7 +23,7 @@ from tests.loader.support import PATIENCE, Full, Stream, children, helpers, open
 
 def pids(iterator):
     workers = [worker.pid for worker in workers_of(iterator)]
-    print(iterator.pool.conductor.nursery.pid, *workers, flush=True)
+    print(iterator.pool.crews[0].nursery.pid, *workers, flush=True)
 
 def check_nothing_left(before, threads):
     gc.collect()
@@ -319,7 +319,8 @@ iterator = iter(made); next(iterator)
 conductor = iterator.pool.conductor
 cycle = [iterator]; cycle.append(cycle)
 del iterator, cycle, made
-conductor.request("stack", lambda text: gc.collect(), None)
+from penstock.pool.requests import TakeStack
+conductor.request(TakeStack(lambda text: gc.collect(), None))
 conductor.join()
 del conductor
 check_nothing_left(before, threads)

@@ -17,11 +17,12 @@ from ..checkpoint import CANNOT_SAVE, OUT_OF_ORDER, State, shards_for, unsaved
 from ..failures import raise_error
 from ..fetching import may_save, saves
 from ..pool.conductor import HURRY
-from ..pool.delivery import dispose, facts, failure_of, unpack
+from ..pool.crews.crew import Crew
+from ..pool.crews.processes import ProcessCrew
 from ..pool.epoch import Epoch
+from ..pool.inbox import Inbox
 from ..pool.observer import Cause
 from ..pool.pool import Pool, PoolTimeoutError, Settings
-from ..pool.roster import WorkerProcess
 from ..pool.tasks import Recipe
 from ..pool.window import Finished, Task
 from ..sampling import is_fixed
@@ -77,9 +78,9 @@ class PooledIterator(EpochIterator):
         self._start(loader, state)
 
     @property
-    def _workers(self) -> list[WorkerProcess]:
+    def _workers(self) -> list[Any]:
         """The worker processes, for those who look at torch's."""
-        return self.pool.processes()
+        return self.pool.handles()
 
     def _shutdown_workers(self) -> None:
         """End the workers, as torch's iterators do for those who have no other way."""
@@ -128,9 +129,8 @@ class PooledIterator(EpochIterator):
         self.observer = PoolObserver(self.ledger, batch_size, options.record_samples, stall)
         return Pool(
             Settings(
-                context=loader.multiprocessing_context or torch.multiprocessing.get_context(),
+                crews=[self._crew(loader)],
                 recipe=recipe,
-                base_seed=self._base_seed,
                 workers=loader.num_workers,
                 max_workers=max(options.max_workers, loader.num_workers),
                 max_retries=options.max_retries,
@@ -143,6 +143,11 @@ class PooledIterator(EpochIterator):
                 family=self.ledger,
             )
         )
+
+    def _crew(self, loader: DataLoader[Any]) -> Callable[[Inbox, int], Crew]:
+        """The kind of workers that there are to be."""
+        context, seed = loader.multiprocessing_context or torch.multiprocessing.get_context(), self._base_seed
+        return lambda inbox, most: ProcessCrew(inbox, context, seed, most)
 
     def _start(self, loader: DataLoader[Any], state: State | None) -> None:
         self.open(state)
@@ -263,13 +268,13 @@ class PooledIterator(EpochIterator):
         if not self._iterable:
             self._keep_ahead()
         self._note(epoch, finished)
-        failure = failure_of(finished)
+        failure = finished.failure
         if failure is not None:
             self._count()
-            finished.result = None
+            finished.batch = finished.error = None
             raise_error(failure)
         try:
-            return unpack(finished, self._hold_bytes)
+            return finished.batch.payload.open(self._hold_bytes)  # type: ignore[union-attr]  # else there is a failure
         except Exception as error:
             if not by_signal_handler(error):  # else it is tried again
                 self._count()
@@ -294,9 +299,9 @@ class PooledIterator(EpochIterator):
         self._finish()
 
     def _note(self, epoch: Epoch, finished: Finished) -> None:
-        task, batch = finished.task, facts(finished)
+        task, batch = finished.task, finished.batch
         samples = 0 if batch is None else batch.samples
-        nbytes = 0 if batch is None or batch.encoded is None else batch.encoded.nbytes
+        nbytes = 0 if batch is None or batch.payload is None else batch.payload.nbytes
         spans = self.ledger.spans
         if spans.stride and batch is not None and batch.batch % spans.stride == 0:
             spans.yielded((epoch.number, batch.shard, batch.batch), time.monotonic_ns())
@@ -336,7 +341,7 @@ class PooledIterator(EpochIterator):
         """Give a batch back that nobody asked for again after an interruption."""
         hand, self._hand = self._hand, []
         for finished in hand:
-            dispose(finished)
+            finished.discard()
 
     def state_dict(self) -> State:
         if self._in_order or not self.place.batch:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
 
-from .crew import Crew
+from .crews.crew import Crew, Worker
 from .epoch import Epoch
-from .roster import WorkerHandle
-from .window import Window
+from .roster import Roster
+from .window import Task, Window
 
 DEEPEST = 128
 """Tasks in one worker's index queue at the most."""
@@ -23,12 +22,13 @@ _load = attrgetter("outstanding")
 
 
 class Dispatcher:
-    def __init__(self, crew: Crew, limit_tasks: Callable[[int], int]) -> None:
+    def __init__(self, crews: Sequence[Crew], roster: Roster, limit_tasks: Callable[[int], int]) -> None:
         self.hungry = False
         """Workers could take more tasks than there were: the iterating thread should ring when it has some."""
         self.look_again = False
         """Somebody has nothing to do, and tasks may soon have to be recalled from somebody else."""
-        self._crew = crew
+        self._crews = crews
+        self._roster = roster
         self._limit_tasks = limit_tasks
         self._task_ns = 0.0
 
@@ -41,17 +41,17 @@ class Dispatcher:
         window = epoch.window
         window.limits.tasks = self._limit_tasks(target)
         window.limits.floor = 2 * target
-        workers = [w for w in self._crew.roster if w.up and not w.leaving and not w.closed]
+        workers = [w for w in self._roster if w.up and not w.leaving and not w.closed]
         self._hand_out(epoch, list(workers))
         self.look_again = False
         if window.shared and self._recall_stuck(window, workers):
             self._hand_out(epoch, workers)
 
-    def _hand_out(self, epoch: Epoch, workers: list[WorkerHandle]) -> None:
+    def _hand_out(self, epoch: Epoch, workers: list[Worker]) -> None:
         window = epoch.window
         depth = self._depth()
         taken, taken_bytes = epoch.taken, epoch.taken_bytes
-        parcels: dict[WorkerHandle, list[tuple[int, int, int, Any, int]]] = {}
+        parcels: dict[Worker, list[Task]] = {}
         while workers:
             worker = min(workers, key=_load)
             if worker.outstanding >= depth:
@@ -64,32 +64,33 @@ class Dispatcher:
                 continue
             adopted = window.to_adopt(task)
             if adopted is not None:
-                self._crew.send(worker, ("shard", epoch.number, *adopted))
+                worker.adopt(epoch.number, *adopted)
             task.number = worker.dispatched
-            parcel = (epoch.number, task.batch, task.shard, task.indices, worker.dispatched)
-            parcels.setdefault(worker, []).append(parcel)
+            parcels.setdefault(worker, []).append(task)
             worker.outstanding += 1
             worker.dispatched += 1
         self.hungry = not workers or min(workers, key=_load).outstanding < depth
-        trim = self._too_many_slots(window)
-        for worker, tasks in parcels.items():
-            self._crew.send(worker, ("tasks", tasks, *worker.slots.collect(), trim))
+        if parcels:
+            for crew in self._crews:
+                crew.limit(2 * window.limits.effective(window.largest))
+            for worker, tasks in parcels.items():
+                worker.give(epoch.number, tasks)
 
-    def _recall_stuck(self, window: Window, workers: list[WorkerHandle]) -> bool:
+    def _recall_stuck(self, window: Window, workers: list[Worker]) -> bool:
         """Take tasks back that lie behind a slow batch while another worker has nothing to do."""
         if all(worker.outstanding for worker in workers):
             return False
         recalled = False
         for worker in workers:
-            queued = worker.dispatched - self._crew.started(worker)
+            queued = worker.dispatched - worker.started()
             if worker.outstanding > 1 and queued > 0 and worker.recalled < worker.dispatched:
-                if self._crew.time_at_batch(worker) < SLOW:
+                if worker.busy_for() < SLOW:
                     self.look_again = True
                     continue
                 recalled = self.recall(window, worker) or recalled
         return recalled
 
-    def recall(self, window: Window, worker: WorkerHandle) -> bool:
+    def recall(self, window: Window, worker: Worker) -> bool:
         """Take back what a worker has not started; False if there was nothing, or nobody else could do it.
 
         A task that it takes up at this very moment is made twice; the window accepts it from the other.
@@ -97,9 +98,9 @@ class Dispatcher:
         if not window.shared:
             return False
         # Read before the worker can skip any: what it has taken up by now it did not skip.
-        started = self._crew.started(worker)
+        started = worker.started()
         worker.recalled = worker.dispatched
-        self._crew.recall(worker)
+        worker.recall()
         owner = window.owner(worker)
         return bool(window.take_back(owner, [task.batch for task in window.out(owner) if task.number >= started]))
 
@@ -108,7 +109,3 @@ class Dispatcher:
         if self._task_ns <= 0:
             return 2
         return min(2 + int(AHEAD / self._task_ns), DEEPEST)
-
-    def _too_many_slots(self, window: Window) -> bool:
-        """Do free slots take memory that the budget does not grant?"""
-        return sum(worker.slots.bytes for worker in self._crew.roster) > 2 * window.limits.effective(window.largest)

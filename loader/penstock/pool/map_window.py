@@ -11,7 +11,7 @@ from ..failures import WorkerLostError
 from .window import Finished, Loss, Tally, Task
 
 if TYPE_CHECKING:
-    from .roster import WorkerHandle
+    from .crews.crew import Worker
     from .tasks import Batch
 
 
@@ -23,7 +23,7 @@ class MapWindow(Tally):
     _by_batch: dict[int, Task] = field(default_factory=dict)
     _held: dict[int, Finished] = field(default_factory=dict)
 
-    def owner(self, worker: WorkerHandle) -> int:
+    def owner(self, worker: Worker) -> int:
         """Its key: what a dead worker still sends must not be taken for its successor's."""
         return worker.key
 
@@ -43,20 +43,13 @@ class MapWindow(Tally):
     def to_adopt(self, task: Task) -> None:
         """Tasks need no introduction."""
 
-    def accept(self, worker: WorkerHandle, batch: Batch) -> list[Finished] | None:
-        return self.finish(worker.key, batch.batch, (batch, worker), batch.size(), worker.id)
+    def accept(self, worker: Worker, batch: Batch) -> list[Finished] | None:
+        return self.finish(worker.key, batch)
 
-    def finish(self, worker: int, batch: int, result: Any, nbytes: int, worker_id: int = -1) -> list[Finished] | None:
+    def finish(self, worker: int, batch: Batch) -> list[Finished] | None:
         """A worker has finished a batch. Return what can be delivered now; None: nobody waits for this one."""
-        task = self._out.get(worker, {}).pop(batch, None)
-        if task is None:
-            return None
-        del self._by_batch[batch]
-        self.unfinished -= 1
-        self.last_indices = task.indices
-        finished = self._held[batch] = Finished(task, result, nbytes, worker_id)
-        self._hold(finished)
-        return self._release()
+        task = self._out.get(worker, {}).pop(batch.batch, None)
+        return None if task is None else self._finished(task, batch, None)
 
     def take_back(self, worker: int, batches: list[int] | None = None) -> list[Task]:
         out = self._out.get(worker, {})
@@ -82,7 +75,8 @@ class MapWindow(Tally):
                 text = f"{message}, sample indices {task.indices!r}"
                 if max_retries:
                     text += f"; the batch has ended {task.crashes} workers"
-                ready = self.finish(worker, task.batch, WorkerLostError(text), 0) or []
+                del self._out[worker][task.batch]
+                ready = self._finished(task, None, WorkerLostError(text))
         self.take_back(worker)
         return Loss(ready, bool(tasks), message)
 
@@ -113,6 +107,16 @@ class MapWindow(Tally):
 
     def positions(self) -> tuple[Any, ...]:
         return ()
+
+    def _finished(self, task: Task, batch: Batch | None, error: WorkerLostError | None) -> list[Finished]:
+        del self._by_batch[task.batch]
+        self.unfinished -= 1
+        self.last_indices = task.indices
+        payload = None if batch is None else batch.payload
+        finished = Finished(task, batch, error, 0 if payload is None else payload.size)
+        self._held[task.batch] = finished
+        self._hold(finished)
+        return self._release()
 
     def _pop(self, in_order: bool) -> Finished | None:
         if in_order:

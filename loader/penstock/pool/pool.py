@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,13 @@ from ..failures import raise_error
 from ..pinning import PinStage
 from ..protocol import PinMode
 from ..taking import popping
-from .board import Board
 from .conductor import HURRY, Conductor
+from .crews.crew import Crew
 from .epoch import Epoch
+from .inbox import Inbox
 from .map_window import MapWindow
-from .nursery import Nursery, make_board
 from .observer import Clock, Observer
-from .roster import WorkerProcess
+from .requests import BeginEpoch, ChangeWorkers, GoOn, Hold, LeaveEpoch, Revived, TakeStack
 from .sharding import Shard, ShardedWindow
 from .tasks import Recipe
 from .window import Finished, Limits, Task, Window
@@ -44,10 +44,9 @@ _open: set[Conductor] = set()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    context: Any
-    """A multiprocessing context: it decides how the zygote is started."""
+    crews: Sequence[Callable[[Inbox, int], Crew]]
+    """Make the crews, given the inbox and the number below which ids of workers are."""
     recipe: Recipe
-    base_seed: int
     workers: int
     max_workers: int
     max_retries: int
@@ -76,27 +75,26 @@ class Pool:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._owner = os.getpid()
-        self._revivals = 0
-        """The losses of a zygote that were made good."""
         self._lost_before = 0
+        """Losses of a crew up to the last one after which a batch came."""
         self._taken = self._taken_at_loss = 0
         wait_for_pools(settings.family, most=1)
-        self._rows = 2 * settings.max_workers
-        self._board_descriptor = make_board(self._rows)
         self.pin: PinStage | None = None
+        self.crews: list[Crew] = []
         conductor = None
         undo = contextlib.ExitStack()
         try:
-            undo.callback(os.close, self._board_descriptor)
-            self.board = Board(self._board_descriptor, self._rows)
-            nursery = self._start_zygote()
-            undo.callback(nursery.end)
+            inbox = Inbox()
+            undo.callback(inbox.close)
+            for make in settings.crews:
+                crew = make(inbox, 2 * settings.max_workers)
+                self.crews.append(crew)
+                undo.callback(crew.end)
+                crew.revive(settings.recipe)
             if settings.pin_mode in ("accelerator", "mlock"):
                 self.pin = PinStage(settings.pin_mode, settings.observer.pin)
                 undo.callback(self.pin.close)
-            conductor = self._conductor = self._make_conductor()
-            undo.callback(conductor.doorbell.close)
-            conductor.request("nursery", nursery)
+            conductor = self._conductor = self._make_conductor(inbox)
             _open.add(conductor)
             conductor.start()
         except BaseException:  # see point 5 of the conductor's argument
@@ -118,16 +116,17 @@ class Pool:
         if conductor is not None and not finalizing() and os.getpid() == self._owner and not conductor.closing:
             conductor.dismiss(HURRY)
 
-    def _make_conductor(self) -> Conductor:
+    def _make_conductor(self, inbox: Inbox) -> Conductor:
         settings = self.settings
         return Conductor(
-            self.board,
-            settings.base_seed,
+            tuple(self.crews),
+            inbox,
             settings.workers,
+            2 * settings.max_workers,
             settings.max_retries,
             _limit(settings.prefetch_factor),
             self.pin.put if self.pin is not None else None,
-            functools.partial(_release, self._board_descriptor, self.pin),
+            functools.partial(_release, self.pin),
             settings.observer,
             settings.family,
         )
@@ -177,7 +176,7 @@ class Pool:
         else:
             window = MapWindow(limits, settings.in_order, next_batch=first_batch)
         epoch = Epoch(number, window, times, shared_seed)
-        self._conductor.request("epoch", epoch, workers)
+        self._conductor.request(BeginEpoch(epoch, workers))
         return epoch
 
     def add(self, epoch: Epoch, tasks: list[Task]) -> None:
@@ -190,7 +189,7 @@ class Pool:
     def take(self, epoch: Epoch, timeout: float, hand: list[Finished]) -> bool:
         """Wait for the next batch and put it into `hand`; False at the end of an iterable-style epoch."""
         ready, conductor = epoch.ready, self._conductor
-        if conductor.zygotes_lost > self._revivals:
+        if conductor.lost:
             self._revive(epoch)
         if not ready:
             if not self._wait(epoch, timeout):
@@ -213,23 +212,23 @@ class Pool:
             answer.append(text)
             answered.set()
 
-        self._conductor.request("stack", take, task)
+        self._conductor.request(TakeStack(take, task))
         answered.wait(2.0)
         return answer[0] if answer else ""
 
     def abandon(self, epoch: Epoch) -> None:
         epoch.abandoned = True
         if self._alive():
-            self._conductor.request("abandon", epoch)
+            self._conductor.request(LeaveEpoch(epoch))
 
     def resize(self, workers: int, ticket: Ticket) -> None:
-        self._conductor.request("resize", workers, ticket)
+        self._conductor.request(ChangeWorkers(workers, ticket))
 
     def pause(self, resume_after: float | None, ticket: Ticket | None) -> None:
-        self._conductor.request("pause", resume_after, ticket)
+        self._conductor.request(Hold(resume_after, ticket))
 
     def resume(self, ticket: Ticket | None) -> None:
-        self._conductor.request("resume", ticket)
+        self._conductor.request(GoOn(ticket))
 
     def close(self, grace: float = 5.0, *, wait: bool = True) -> None:
         """End every process and thread of the pool. Workers may take `grace` seconds to finish their batch.
@@ -251,14 +250,14 @@ class Pool:
             conductor.dismiss(HURRY)
             raise
 
-    def processes(self) -> list[WorkerProcess]:
-        """The worker processes; waits a little for those that are being forked."""
+    def handles(self) -> list[Any]:
+        """What those get who look for torch's worker processes; waits a little for those that are being made."""
         conductor = self._conductor
         for _ in range(200):
-            if conductor.closing or conductor.roster.forked() >= conductor.target:
+            if conductor.closing or conductor.roster.present() >= conductor.target:
                 break
             time.sleep(0.01)
-        return conductor.roster.processes()
+        return [handle for crew in self.crews for handle in crew.handles()]
 
     def pass_on_interrupt(self) -> None:
         """Ctrl-C came in a finalizer, where it is lost: have it come again when the pool is at its end."""
@@ -292,7 +291,7 @@ class Pool:
                     raise RuntimeError(CLOSED)
                 if epoch.is_over():
                     return False
-                if conductor.zygotes_lost > self._revivals:
+                if conductor.lost:
                     self._revive(epoch)
                 left = timeout - (time.monotonic() - start - (conductor.paused_for() - paused_before))
                 if timeout <= 0 or conductor.paused:
@@ -305,20 +304,19 @@ class Pool:
             signal.waiting = False
             epoch.times.leave(time.monotonic_ns())
 
-    def _start_zygote(self) -> Nursery:
-        return Nursery(self.settings.context, self.settings.recipe, self._rows, self._board_descriptor)
-
     def _revive(self, epoch: Epoch) -> None:
-        """Start another zygote: here, because only the iterating thread may fork or pickle."""
-        lost = self._conductor.zygotes_lost
+        """Start lost crews again: here, because only the iterating thread may fork or pickle."""
+        conductor = self._conductor
         if self._taken != self._taken_at_loss:
-            self._taken_at_loss, self._lost_before = self._taken, self._revivals
-        if lost - self._lost_before > self.settings.max_retries:
-            times = lost - self._lost_before
-            epoch.fail(RuntimeError(f"the loader's zygote died {times} times without a batch in between"))
-            raise_error(epoch.last_error())
-        self._revivals = lost
-        self._conductor.request("nursery", self._start_zygote())
+            self._taken_at_loss, self._lost_before = self._taken, conductor.losses - len(conductor.lost)
+        times = conductor.losses - self._lost_before
+        while conductor.lost:
+            crew = conductor.lost.popleft()
+            if times > self.settings.max_retries:
+                epoch.fail(RuntimeError(f"{crew.name} died {times} times without a batch in between"))
+                raise_error(epoch.last_error())
+            crew.revive(self.settings.recipe)
+            conductor.request(Revived())
 
 
 def _limit(prefetch_factor: int | None) -> Callable[[int], int]:
@@ -328,9 +326,8 @@ def _limit(prefetch_factor: int | None) -> Callable[[int], int]:
     return lambda workers: max(LOOKAHEAD, 2 * workers)
 
 
-def _release(board_descriptor: int, pin: PinStage | None, conductor: Conductor) -> None:
+def _release(pin: PinStage | None, conductor: Conductor) -> None:
     """The last thing that a conductor does."""
-    os.close(board_descriptor)
     if pin is not None:
         pin.close()
     _open.discard(conductor)

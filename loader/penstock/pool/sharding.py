@@ -18,7 +18,7 @@ from ..failures import WorkerLostError
 from .window import Finished, Loss, Tally, Task
 
 if TYPE_CHECKING:
-    from .roster import WorkerHandle
+    from .crews.crew import Worker
     from .tasks import Batch
 
 
@@ -65,7 +65,7 @@ class ShardedWindow(Tally):
     restartable: bool = True
     """Every shard that has given a batch has told its position."""
 
-    def owner(self, worker: WorkerHandle) -> int:
+    def owner(self, worker: Worker) -> int:
         """Its id: whoever comes in its place has its shards."""
         return worker.id
 
@@ -102,35 +102,33 @@ class ShardedWindow(Tally):
         shard.adopted = False
         return shard.number, shard.state
 
-    def accept(self, worker: WorkerHandle, batch: Batch) -> list[Finished] | None:
+    def accept(self, worker: Worker, batch: Batch) -> list[Finished] | None:
         if batch.is_end():
-            return self.end(worker.id, batch.shard, batch.batch, batch.state)
-        return self.finish(worker.id, batch.shard, batch.batch, (batch, worker), batch.size(), batch.state)
+            return self.end(worker.id, batch)
+        return self.finish(worker.id, batch)
 
-    def finish(
-        self, worker: int, number: int, batch: int, result: Any, nbytes: int, state: Any = None
-    ) -> list[Finished] | None:
+    def finish(self, worker: int, batch: Batch) -> list[Finished] | None:
         """A shard gave its next batch. Return what can be delivered now; None: nobody waits for this one."""
-        shard = self.shards[number]
+        shard = self.shards[batch.shard]
         # An answer from before the shard moved away and back may come late, and out of turn.
-        if shard.worker != worker or batch != shard.given or batch not in shard.out:
+        if shard.worker != worker or batch.batch != shard.given or batch.batch not in shard.out:
             return None
-        task = shard.out.pop(batch)
+        task = shard.out.pop(batch.batch)
         self.unfinished -= 1
-        shard.state = state
+        shard.state = batch.state
         shard.given += 1
         shard.crashes = 0
-        self.stateful = self.stateful or state is not None
-        self.restartable = self.restartable and state is not None
-        return self._finished(shard, Finished(task, result, nbytes, worker))
+        self.stateful = self.stateful or batch.state is not None
+        self.restartable = self.restartable and batch.state is not None
+        return self._finished(shard, Finished(task, batch, None, 0 if batch.payload is None else batch.payload.size))
 
-    def end(self, worker: int, number: int, batch: int, state: Any = None) -> list[Finished]:
+    def end(self, worker: int, batch: Batch) -> list[Finished]:
         """A shard, asked for this batch, has no more: what was asked of it is void."""
-        shard = self.shards[number]
-        if shard.worker != worker or batch != shard.given or batch not in shard.out:
+        shard = self.shards[batch.shard]
+        if shard.worker != worker or batch.batch != shard.given or batch.batch not in shard.out:
             return []
         shard.ended = True
-        shard.state = state
+        shard.state = batch.state
         self.unfinished -= shard.forget()
         return self._release()
 
@@ -149,7 +147,7 @@ class ShardedWindow(Tally):
             self.unfinished -= shard.forget()
             shard.ended = True
             error = WorkerLostError(f"{message}, at batch {shard.given} of its shard")
-            ready += self._finished(shard, Finished(Task(shard.asked, None, shard.number), error, 0, worker))
+            ready += self._finished(shard, Finished(Task(shard.asked, None, shard.number), None, error))
         return Loss(ready, restartable, message if restartable else "")
 
     def rebalance(self, workers: Sequence[int]) -> None:

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import time
 
-from .crew import Crew
+from .crews.crew import Worker
 from .epoch import Epoch
 from .observer import Cause, Observer, Stalled
-from .roster import WorkerHandle
+from .roster import Roster
 from .window import Task
 
 
 class Waits:
-    def __init__(self, crew: Crew, observer: Observer) -> None:
-        self._crew = crew
+    def __init__(self, roster: Roster, observer: Observer) -> None:
+        self._roster = roster
         self._observer = observer
 
-    def cause(self, epoch: Epoch | None) -> Cause:
+    def cause(self, epoch: Epoch | None, paused: bool) -> Cause:
         """Why nothing is ready."""
         if epoch is None:
             return Cause.STARTUP
         if epoch.pin_entered > epoch.pin_left:
             return Cause.PIN_WAIT
-        if self._crew.holding and not self._crew.any_busy():
+        if paused and not self._any_busy():
             return Cause.PAUSED
         if epoch.window.held:
             return Cause.REORDER_STALL
         return Cause.STARVATION if epoch.finished else Cause.STARTUP
 
-    def explain(self, epoch: Epoch) -> None:
+    def explain(self, epoch: Epoch, paused: bool) -> None:
         """Tell the epoch's time account why it waits, if it does, and the observer of a reorder stall."""
         now, observer = time.monotonic_ns(), self._observer
         cause = Cause.COMPUTE
         if epoch.signal.waiting:
-            cause = self.cause(epoch)
+            cause = self.cause(epoch, paused)
             epoch.times.change(now, cause)
         if cause != Cause.REORDER_STALL:
             observer.stalled(now, None)
@@ -47,17 +47,19 @@ class Waits:
         if observer.wants_stack(now):
             observer.stack_taken(self.stack(epoch, task, 0.2))
 
-    def holder(self, epoch: Epoch, task: Task | None) -> WorkerHandle | None:
+    def holder(self, epoch: Epoch, task: Task | None) -> Worker | None:
         """The worker that has a task."""
         owner = epoch.window.owner
-        return None if task is None else next((w for w in self._crew.roster if task.worker == owner(w)), None)
+        return None if task is None else next((w for w in self._roster if task.worker == owner(w)), None)
 
     def stack(self, epoch: Epoch | None, task: Task | None, patience: float = 0.5) -> str:
         """The Python stack of the worker that has the task; empty if nobody answers."""
         worker = None if epoch is None else self.holder(epoch, task)
-        if worker is None or self._crew.nursery is None:
-            return ""
-        return self._crew.nursery.stack_of(worker.key, patience)
+        return "" if worker is None else worker.stack(patience)
+
+    def _any_busy(self) -> bool:
+        """Has a worker taken a task up and not answered it? Its state would say so a little later than its answer."""
+        return any(each.started() > each.dispatched - each.outstanding for each in self._roster)
 
     def patience(self) -> float | None:
         """How long the conductor may sleep before it has to look at a stall again, ms."""

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from .roster import WorkerHandle
+    from ..failures import Failure
+    from .crews.crew import Worker
     from .tasks import Batch
 
 
@@ -49,16 +50,22 @@ class Finished:
     """A task with what became of it."""
 
     task: Task
-    result: Any
-    nbytes: int
-    worker: int = -1
-    """Id of the worker that made it."""
-    lease: Any = None
-    """The lease of its slot, until training has the batch."""
+    batch: Batch | None
+    """What a worker answered; None: whoever had it is lost."""
+    error: BaseException | None = None
+    """Why nobody can make it."""
+    nbytes: int = 0
+    """Bytes of memory that it takes until training has it."""
 
-    def take_result(self) -> Any:
-        result, self.result = self.result, None
-        return result
+    @property
+    def failure(self) -> Failure | BaseException | None:
+        """What went wrong with it."""
+        return self.error if self.batch is None else self.batch.failure
+
+    def discard(self) -> None:
+        """Nobody will look at it."""
+        if self.batch is not None:
+            self.batch.discard()
 
 
 @dataclass(slots=True)
@@ -121,7 +128,7 @@ class Window(Protocol):
     last_indices: Any
     next_batch: int
 
-    def owner(self, worker: WorkerHandle) -> int:
+    def owner(self, worker: Worker) -> int:
         """The number by which the window knows a worker."""
 
     def next_task(self, worker: int, taken: int, taken_bytes: int) -> Task | None:
@@ -130,7 +137,7 @@ class Window(Protocol):
     def to_adopt(self, task: Task) -> tuple[int, Any] | None:
         """The shard, and its state, that a worker must be told of before it is given this task; once for each."""
 
-    def accept(self, worker: WorkerHandle, batch: Batch) -> list[Finished] | None:
+    def accept(self, worker: Worker, batch: Batch) -> list[Finished] | None:
         """A worker has answered a task. Return what can be delivered now; None: nobody waits for this one."""
 
     def take_back(self, worker: int, batches: list[int] | None = None) -> list[Task]:

@@ -1,4 +1,4 @@
-"""A snapshot of a loader: read off the ledger, the pool's windows and the board, without a lock.
+"""A snapshot of a loader: read off the ledger, the pool's window and its workers' progress, without a lock.
 
 Numbers of one snapshot may be a step of one batch apart from each other, because the engine goes on while they are
 read; each by itself is right.
@@ -13,12 +13,11 @@ from msgspec import UNSET
 
 from ..iteration.inline import InlineIterator
 from ..iteration.pooled import PooledIterator
-from ..pool.board import STATES, TIME_OF, Word
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
-from ..pool.roster import WorkerHandle
 from ..protocol import LoaderState, Queues, SampleCost, Snapshot, Stalls, Worker
-from .usage import Usage, Used, untold
+from ..usage import untold
+from .usage import Usage
 
 if TYPE_CHECKING:
     from ..iteration.base import EpochIterator
@@ -79,19 +78,18 @@ def _samples(
 ) -> tuple[SampleCost, list[tuple[str, int]]]:
     """What the samples of the epoch under way cost, or of the last one."""
     if isinstance(iterator, PooledIterator) and conductor is not None and conductor.epoch is not None:
-        return iterator.observer.sample_cost(conductor.costs()), iterator.observer.slowest.recorded()
+        return iterator.observer.sample_cost(conductor.roster.costs()), iterator.observer.slowest.recorded()
     if isinstance(iterator, InlineIterator) and not iterator.ended:
         return iterator.costs.sample_cost(), iterator.costs.slowest.recorded()
     return ledger.cost, ledger.slowest
 
 
 def _slots(conductor: Conductor | None) -> dict[str, int]:
-    tables = [] if conductor is None else [worker.slots for worker in conductor.roster]
-    used = sum(table.used for table in tables)
+    crews = [] if conductor is None else [crew.memory() for crew in conductor.crews]
     return {
-        "slots_used": used,
-        "slots_free": max(sum(len(table) for table in tables) - used, 0),
-        "slots_bytes": sum(table.bytes for table in tables),
+        "slots_used": sum(memory.used for memory in crews),
+        "slots_free": sum(memory.free for memory in crews),
+        "slots_bytes": sum(memory.nbytes for memory in crews),
     }
 
 
@@ -103,7 +101,7 @@ def _queues(conductor: Conductor) -> Queues | None:
     window = epoch.window
     limits = window.limits
     return Queues(
-        index=sum(_waiting(conductor, worker) for worker in conductor.roster),
+        index=sum(worker.waiting() for worker in conductor.roster),
         in_flight=max(window.unfinished + window.held + window.delivered - epoch.taken, 0),
         window=limits.tasks,
         reorder=window.held,
@@ -116,38 +114,29 @@ def _queues(conductor: Conductor) -> Queues | None:
     )
 
 
-def _waiting(conductor: Conductor, worker: WorkerHandle) -> int:
-    """Tasks in the worker's index queue, without those that were taken back."""
-    return max(worker.dispatched - max(conductor.board.row(worker.id)[Word.STARTED], worker.recalled), 0)
-
-
 def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:
     workers = []
     for worker in sorted(conductor.roster, key=lambda each: each.id):
-        row = conductor.board.row(worker.id).tolist()
-        used = usage.of(worker.pid) if worker.pid else Used()
-        since, state = row[Word.SINCE], row[Word.STATE]
-        under_way = max(now - since, 0) if since and not worker.closed else 0
-        row[TIME_OF.get(state, Word.IDLE)] += under_way
+        progress, used = worker.progress(now), usage.of((worker.pid, worker.key), worker.used)
         workers.append(
             Worker(
                 id=worker.id,
                 pid=worker.pid,
-                state="retiring" if worker.leaving else "dead" if worker.closed else STATES[state],
-                state_ms=under_way // 1_000_000,
-                batch=row[Word.BATCH],
-                index_queue=_waiting(conductor, worker),
-                batches=row[Word.BATCHES],
-                samples=row[Word.SAMPLES],
-                sent_kib=row[Word.BYTES] >> 10,
-                fetch_us=row[Word.FETCH] // 1000,
-                collate_us=row[Word.COLLATE] // 1000,
-                send_us=row[Word.SEND] // 1000,
-                idle_ms=row[Word.IDLE] // 1_000_000,
+                state=progress.state,
+                state_ms=max(now - progress.since, 0) // 1_000_000 if progress.since else 0,
+                batch=progress.batch,
+                index_queue=worker.waiting(),
+                batches=progress.batches,
+                samples=progress.samples,
+                sent_kib=progress.nbytes >> 10,
+                fetch_us=progress.fetch // 1000,
+                collate_us=progress.collate // 1000,
+                send_us=progress.send // 1000,
+                idle_ms=progress.idle // 1_000_000,
                 rss=used.resident,
                 cpu_ms=used.processor_ms,
                 queued_ms=used.queued_ms,
             )
         )
-    usage.keep({worker.pid for worker in workers})
+    usage.keep({(worker.pid, worker.key) for worker in conductor.roster})
     return workers

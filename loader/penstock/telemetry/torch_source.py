@@ -19,6 +19,7 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,9 +31,10 @@ from ..pool.observer import Cause
 from ..protocol import Config, PinStage, Queues, Stall, Worker
 from ..sampling import length_of, told_length
 from ..sizes import measure
+from ..usage import Used, untold, used_by
 from .disguise import attributes_of, disguise_in_place, onlooker_of
 from .stalls import SHORT
-from .usage import Usage, Used, untold
+from .usage import Usage
 from .watched_epoch import WatchedEpoch
 from .watched_source import Inside, WatchedSource
 
@@ -246,7 +248,7 @@ class TorchSource(WatchedSource):
     def _worker(self, number: int, iterator: Any, unfinished: int, alive: bool) -> Worker:
         pid = iterator._workers[number].pid or 0
         mine = min(iterator._workers_num_tasks[number], unfinished)
-        used = self._usage.of(pid) if alive else Used()
+        used = self._usage.of(pid, partial(used_by, pid)) if alive else Used()
         return Worker(
             number,
             pid,
@@ -273,7 +275,7 @@ class TorchSource(WatchedSource):
                 queued_ms=used.queued_ms,
             )
             for pid, number in sorted(self._workers.items(), key=lambda item: item[1])
-            for used in [self._usage.of(pid)]
+            for used in [self._usage.of(pid, partial(used_by, pid))]
         ]
 
     def _look_at_workers(self, iterator: Any) -> list[bool]:

@@ -1,40 +1,25 @@
 """What the system says of memory and processor time: of workers, of training, and of the processors that they share.
 
-Everything is read at most once a second, with as few system calls as can be: each lets go of the interpreter lock, and
-getting it back interrupts training.
+Everything is read at most once a second.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
 
 from ..budget import memory_limits
 from ..protocol import Processors
+from ..usage import Used
 from .processors import ProcessorWatch
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 _AGE = 1.0
 """Seconds for which nothing is read again."""
 
 
-class Used(NamedTuple):
-    """By one process so far. Zeros for a process that is gone, or where there is no /proc."""
-
-    resident: int = 0
-    """Bytes."""
-    processor_ms: int = 0
-    """Processor time of all its threads."""
-    queued_ms: int = 0
-    """Time in which its main thread was ready to run and waited for a processor."""
-
-
 class Usage:
     def __init__(self) -> None:
-        self._known: dict[int, tuple[float, Used]] = {}
+        self._known: dict[Hashable, tuple[float, Used]] = {}
         self._read_at = -_AGE
         """When processes were read last: all of them together, so that their sums are of one moment."""
         self._gone_ms = 0
@@ -56,16 +41,17 @@ class Usage:
         if now - self._read_at >= _AGE:
             self._read_at = now
 
-    def of(self, pid: int) -> Used:
-        known = self._known.get(pid)
+    def of(self, worker: Hashable, read: Callable[[], Used]) -> Used:
+        """What a worker has used; `read` finds out."""
+        known = self._known.get(worker)
         if known is None or known[0] < self._read_at:
-            known = self._known[pid] = (time.monotonic(), _read(pid))
+            known = self._known[worker] = (time.monotonic(), read())
         return known[1]
 
-    def keep(self, pids: set[int]) -> None:
+    def keep(self, workers: set[Hashable]) -> None:
         """Forget all others."""
-        for pid in self._known.keys() - pids:
-            gone = self._known.pop(pid, None)
+        for worker in self._known.keys() - workers:
+            gone = self._known.pop(worker, None)
             if gone is not None:
                 self._gone_ms += gone[1].processor_ms
 
@@ -76,41 +62,3 @@ class Usage:
             workers = self._gone_ms + sum(used.processor_ms for _, used in list(self._known.values()))
             self._processors = (time.monotonic(), self._watch.look(workers))
         return self._processors[1]
-
-
-@functools.cache
-def untold() -> tuple[str, ...]:
-    """Fields of a snapshot, as in `protocol.Unknown`, that this system does not tell."""
-    needed = {
-        "/proc/self/stat": ("workers.rss", "workers.cpu_ms"),
-        "/proc/self/schedstat": ("workers.queued_ms",),
-        "/proc/stat": ("processors.others_ms",),
-    }
-    return tuple(name for path, names in needed.items() if not _is_readable(path) for name in names)
-
-
-def _is_readable(path: str) -> bool:
-    try:
-        return bool(_read_file(path))
-    except OSError:
-        return False
-
-
-def _read(pid: int) -> Used:
-    try:
-        fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        resident, spent = int(fields[21]) * _PAGE, int((int(fields[11]) + int(fields[12])) * _TICK_MS)
-    except (OSError, IndexError, ValueError):
-        return Used()
-    try:
-        return Used(resident, spent, int(_read_file(f"/proc/{pid}/schedstat").split()[1]) // 1_000_000)
-    except (OSError, IndexError, ValueError):
-        return Used(resident, spent)
-
-
-def _read_file(path: str) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(file, 4096)
-    finally:
-        os.close(file)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.costs import COST_BUCKETS, cost_of_bucket, count_costs
-from penstock.pool.board import (
+from penstock.pool.crews.board import (
     COLLATING,
     FETCHING,
     IDLE,

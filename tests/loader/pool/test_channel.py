@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.pool import channel
-from penstock.pool.channel import Channel, ChannelClosedError, pair
+from penstock.pool.crews import channel
+from penstock.pool.crews.channel import Channel, ChannelClosedError, pair
 
 from tests.loader.support import open_descriptors
 

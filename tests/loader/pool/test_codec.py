@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.pool.codec import INLINE, Encoder, decode
-from penstock.pool.slots import SlotStore
+from penstock.pool.crews.codec import INLINE, Encoder, decode
+from penstock.pool.crews.slots import SlotStore
 
 from tests.loader.support import Pair, assert_same
 

@@ -11,6 +11,8 @@ from penstock.pool.map_window import MapWindow
 from penstock.pool.sharding import Shard, ShardedWindow
 from penstock.pool.window import Limits, Task
 
+from tests.loader.pool.made import ended, made, opened
+
 thousands = settings(max_examples=1000, deadline=None)
 schedules = st.integers(0, 2**40).map(random.Random)
 """What happens next, at every step. Not drawn step by step, which would make thousands of schedules take minutes."""
@@ -82,7 +84,7 @@ def test_every_batch_comes_once_and_in_order_whatever_happens(
         elif step == "finish" and any(with_worker.values()):
             worker = schedule.choice([w for w, tasks in with_worker.items() if tasks])
             task = with_worker[worker].pop(schedule.randint(0, len(with_worker[worker]) - 1))
-            ready = window.finish(worker, task.batch, task.indices, schedule.randint(0, 9))
+            ready = window.finish(worker, made(task.batch, task.indices, schedule.randint(0, 9)))
             assert ready is not None
             pool.ready.extend(ready)
         elif step == "take":
@@ -96,7 +98,8 @@ def test_every_batch_comes_once_and_in_order_whatever_happens(
             pool.workers[pool.workers.index(worker)] = pool.next_worker
             pool.next_worker += 1
         elif step == "late" and late:
-            assert window.finish(*late.pop(), "from the dead", 5) is None
+            worker, number = late.pop()
+            assert window.finish(worker, made(number, "from the dead", 5)) is None
         assert pool.in_flight() <= max(bounds.tasks, 1)
         outstanding = [task for tasks in with_worker.values() for task in tasks]
         if drawn == count and not outstanding and not pool.ready and len(pool.taken) < count:
@@ -107,7 +110,7 @@ def test_every_batch_comes_once_and_in_order_whatever_happens(
     batches = [finished.task.batch for finished in pool.taken]
     assert sorted(batches) == list(range(count))
     assert not in_order or batches == list(range(count))
-    assert all(finished.result == [finished.task.batch] for finished in pool.taken)
+    assert all(opened(finished) == [finished.task.batch] for finished in pool.taken)
     assert (window.unfinished, window.held, window.held_bytes) == (0, 0, 0)
     assert window.waited_for() is None
 
@@ -136,7 +139,7 @@ def test_batches_of_one_size_never_exceed_a_given_budget(
                 out.append((worker, task))
         elif step == "finish" and out:
             worker, task = out.pop(schedule.randint(0, len(out) - 1))
-            pool.ready.extend(window.finish(worker, task.batch, None, size) or [])
+            pool.ready.extend(window.finish(worker, made(task.batch, None, size)) or [])
         elif step == "take":
             pool.take()
         assert pool.finished_bytes() <= max(budget, size), "more than the budget, or than the one batch that must be"
@@ -151,9 +154,9 @@ def test_the_window_keeps_every_worker_busy_behind_one_slow_batch() -> None:
         task = window.next_task(1, 0, 0)
         assert task is not None, "idle behind a slow batch"
         assert task.batch == number
-        assert window.finish(1, task.batch, None, 1) == []
+        assert window.finish(1, made(task.batch, None, 1)) == []
     assert window.waited_for() is slow
-    assert [f.task.batch for f in window.finish(0, 0, None, 1) or []] == list(range(64))
+    assert [f.task.batch for f in window.finish(0, made(0, None, 1)) or []] == list(range(64))
 
 
 def dealt(lengths: list[int]) -> list[tuple[int, int]]:
@@ -191,7 +194,7 @@ def test_shards_are_dealt_like_cards(
             assert tasks, "deadlock"
             for task in tasks:
                 asked[task.shard].append(task)
-    seen = [finished.result for finished in pool.taken]
+    seen = [opened(finished) for finished in pool.taken]
     assert sorted(seen) == sorted(dealt(lengths))
     if in_order:
         assert seen == dealt(lengths)
@@ -213,11 +216,11 @@ def answer(
     task = asked[worker].pop(0)
     assert task.batch == number, "a shard's batches are asked for in order"
     if number == lengths[worker]:
-        pool.ready.extend(window.end(worker, worker, number))
+        pool.ready.extend(window.end(worker, ended(number, worker)))
         asked[worker].clear()
         return
     given_so_far[worker] += 1
-    ready = window.finish(worker, worker, number, (worker, number), nbytes)
+    ready = window.finish(worker, made(number, (worker, number), nbytes, shard=worker))
     assert ready is not None
     pool.ready.extend(ready)
 
@@ -232,7 +235,7 @@ def test_a_reader_that_takes_nothing_stops_endless_shards(bounds: Limits, shards
             task = window.next_task(worker, 0, 0)
             if task is not None:
                 progress = True
-                window.finish(worker, task.shard, task.batch, None, 1)
+                window.finish(worker, made(task.batch, None, 1, shard=task.shard))
         steps += 1
         assert steps < 500, "it never stops"
     assert window.held + window.delivered <= max(bounds.tasks, shards)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch.multiprocessing
 from penstock import fetching
-from penstock.pool.nursery import Nursery
+from penstock.pool.crews.nursery import Nursery
 from penstock.protocol import Stall
 from penstock.telemetry.stalls import OpenStall, StallWatch
 from torch.utils.data import IterableDataset, get_worker_info

@@ -13,7 +13,8 @@ import warnings
 from typing import Any
 
 import torch
-from penstock.pool import channel, memory, zygote
+from penstock.pool import memory
+from penstock.pool.crews import channel, zygote
 
 from tests.loader.support import DataLoader, Full, Stream, open_descriptors, workers_of
 
@@ -86,7 +87,7 @@ def hang(method: str) -> None:
     train = DataLoader(Endless(), num_workers=2, multiprocessing_context=method, max_retries=100)
     iterator = iter(train)
     workers = workers_of(iterator)
-    zygote_pid = iterator.pool.conductor.nursery.pid
+    zygote_pid = iterator.pool.crews[0].nursery.pid
     print(json.dumps([zygote_pid, *(worker.pid for worker in workers)]), flush=True)
     next(iterator)
 

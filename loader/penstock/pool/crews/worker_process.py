@@ -19,17 +19,19 @@ from typing import Any
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
-from .. import seeding
-from ..collating import serve_torch
-from ..failures import Failure, UnpicklableError, describe_unpicklable
-from ..fetching import IterableFetcher, MapFetcher
-from ..making import BatchMaker
-from .board import HOLD, LEAVE, Board, Recorder, Word
+from ... import seeding
+from ...collating import serve_torch
+from ...failures import Failure, UnpicklableError, describe_unpicklable
+from ...fetching import IterableFetcher, MapFetcher
+from ...making import BatchMaker
+from ..tasks import Recipe
+from .board import Board, Recorder, Word
 from .channel import Channel, ChannelClosedError
 from .codec import Encoded, Encoder
+from .crew import Order
+from .messages import Adopt, Batches, Birth, Goodbye, Hello, Message, SharedSeed, Tasks, pack, unpack
 from .shards import Shards
 from .slots import SlotStore
-from .tasks import Batch, Birth, Recipe
 
 LINGER = 500_000
 """Time for which a finished batch waits for company before it is sent, ns. If the next batch takes longer than that,
@@ -41,7 +43,7 @@ MOST_PENDING = 1 << 16
 """Bytes of finished inline batches that are sent together at the most."""
 
 
-class Worker:
+class WorkerProcess:
     def __init__(self, recipe: Recipe, birth: Birth, channel: Channel, board: Board) -> None:
         self._recipe = recipe
         self._birth = birth
@@ -79,11 +81,11 @@ class Worker:
         """Work until told to leave or until training is gone."""
         self._row[Word.PID] = os.getpid()
         try:
-            if self._row[Word.CONTROL] == LEAVE:  # it is not wanted any more, before it was born
+            if self._row[Word.CONTROL] == Order.LEAVE:  # it is not wanted any more, before it was born
                 self._leave()
                 return
             self._initialize()
-            self._channel.send(("hello",))
+            self._channel.send(pack(Hello()))
             while self._step():
                 pass
         except ChannelClosedError:
@@ -118,16 +120,16 @@ class Worker:
 
     def _step(self) -> bool:
         control = self._row[Word.CONTROL]
-        if control == LEAVE:
+        if control == Order.LEAVE:
             self._leave()
             return False
-        if control == HOLD or not self._tasks:
+        if control == Order.HOLD or not self._tasks:
             self._flush()
-            if control == HOLD:
+            if control == Order.HOLD:
                 self._recorder.paused()
             else:
                 self._recorder.idle()
-            self._handle(self._channel.receive())
+            self._handle(unpack(self._channel.receive()))
             return True
         if self._bases is None and not self._learn_bases():
             return True
@@ -142,42 +144,38 @@ class Worker:
             self._ended.discard(shard)
             self._shards.adopt(shard, indices)
         else:
-            self._keep(self._work(epoch, batch, shard, indices))
+            self._work(epoch, batch, shard, indices)
         return True
 
-    def _handle(self, message: Any) -> None:
-        operation, *rest = message
-        if operation == "tasks":
-            tasks, returned, spoiled, trim = rest
-            self._tasks.extend(tasks)
-            self._slots.release(returned)
-            self._slots.forget(spoiled)
-            if trim:
-                self._slots.trim()
-        elif operation == "shard":
-            epoch, number, state = rest
-            # What was asked of this shard when it was last here is void.
-            for task in [task for task in self._tasks if task[2] == number]:
-                self._tasks.remove(task)
-                if task[1] != ADOPT:
-                    self._skip()
-            # In turn: a batch of this shard may be under way.
-            self._tasks.append((epoch, ADOPT, number, state, sys.maxsize))
-        elif operation == "seed":
-            epoch, seed = rest
-            self._shared_seeds = {epoch: seed}
-        # "look" only wakes the worker, so that it sees its control words.
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Tasks(tasks, returned, spoiled, trim):
+                self._tasks.extend(tasks)
+                self._slots.release(returned)
+                self._slots.forget(spoiled)
+                if trim:
+                    self._slots.trim()
+            case Adopt(epoch, shard, state):
+                # What was asked of this shard when it was last here is void.
+                for task in [task for task in self._tasks if task[2] == shard]:
+                    self._tasks.remove(task)
+                    if task[1] != ADOPT:
+                        self._skip()
+                # In turn: a batch of this shard may be under way.
+                self._tasks.append((epoch, ADOPT, shard, state, sys.maxsize))
+            case SharedSeed(epoch, seed):
+                self._shared_seeds = {epoch: seed}
 
     def _skip(self) -> None:
         """Answer a task that nobody wants done any more."""
         self._recorder.skip()
         now = self._recorder.moment()
-        self._keep(Batch(-1, -1, -1, None, None, 0, now, now, now, now, -1, 0))
+        self._keep((-1, -1, -1, None, None, 0, now, now, now, now, -1, 0), now, now)
 
     def _leave(self) -> None:
         self._recorder.retiring()
         self._flush()
-        self._channel.send(("left",))
+        self._channel.send(pack(Goodbye()))
 
     def _begin(self, epoch: int) -> None:
         """Start an epoch: iterators over iterable-style datasets are made anew."""
@@ -205,7 +203,7 @@ class Worker:
             self._fetcher = MapFetcher(recipe.dataset, recipe.auto_collation, bool(recipe.record_samples))
         return self._fetcher
 
-    def _work(self, epoch: int, batch: int, shard: int, indices: Any) -> Batch:
+    def _work(self, epoch: int, batch: int, shard: int, indices: Any) -> None:
         recorder, maker = self._recorder, self._maker
         maker.start(batch)
         where = f"in DataLoader worker process {self._birth.worker}"
@@ -247,10 +245,11 @@ class Worker:
             sent = recorder.no_batch()
         else:
             sent = recorder.encode_done(maker.samples, 0 if encoded is None else encoded.nbytes)
-        return Batch(
-            epoch, batch, shard, encoded, failure, maker.samples,
+        fields = (
+            epoch, batch, shard, encoded and tuple(encoded), failure, maker.samples,
             recorder.started, recorder.fetched, recorder.collated, sent, *maker.slow, state,
         )  # fmt: skip
+        self._keep(fields, recorder.started, sent, 0 if encoded is None else len(encoded.inline))
 
     def _encode(self, data: Any) -> Encoded:
         try:
@@ -259,16 +258,14 @@ class Worker:
             culprit = describe_unpicklable(data, "batch", lambda part: pickle.dumps(part, 5))
             raise UnpicklableError(f"the batch cannot be sent to training: {culprit}: {error}") from error
 
-    def _keep(self, batch: Batch) -> None:
-        # As plain tuples, which pickle several times faster.
-        fields = (*batch[:3], batch.encoded and tuple(batch.encoded), *batch[4:])
+    def _keep(self, fields: tuple[Any, ...], start: int, sent: int, nbytes: int = 0) -> None:
+        """Send an answer, soon: the fields of a `Batch` as a plain tuple, which pickles several times faster."""
         with self._sending:
             if not self._finished:
-                self._pending_since = batch.start
+                self._pending_since = start
             self._finished.append(fields)
-        if batch.encoded is not None:
-            self._pending_bytes += len(batch.encoded.inline)
-        if batch.sent - self._pending_since > LINGER or self._pending_bytes > MOST_PENDING:
+        self._pending_bytes += nbytes
+        if sent - self._pending_since > LINGER or self._pending_bytes > MOST_PENDING:
             self._flush()
         elif not self._pending.is_set():
             self._pending.set()
@@ -281,8 +278,8 @@ class Worker:
             return
         slots = self._slots
         with self._sending:
-            message = ("batches", slots.announcements, slots.dropped, self._finished)
-            self._channel.send(message, slots.descriptors)
+            message = Batches(slots.announcements, slots.dropped, self._finished)
+            self._channel.send(pack(message), slots.descriptors)
             slots.announced()
             self._finished = []
         self._pending_bytes = 0
@@ -297,10 +294,10 @@ class Worker:
                         self._pending.clear()
                     elif time.monotonic_ns() - self._pending_since > LINGER and not self._slots.announcements:
                         # The slots' news stay for the next message of the worker's own: only it may touch them.
-                        self._channel.send(("batches", [], [], self._finished))
+                        self._channel.send(pack(Batches([], [], self._finished)))
                         self._finished = []
                         self._pending.clear()
 
     def _receive_ready(self) -> None:
-        for message in self._channel.receive_ready():
-            self._handle(message)
+        for packed in self._channel.receive_ready():
+            self._handle(unpack(packed))

@@ -14,10 +14,11 @@ from typing import Any
 
 from torch.utils.data._utils import worker as torch_worker
 
-from .. import seeding
-from ..failures import UnpicklableError, describe_unpicklable
-from ..fetching import IterableFetcher
-from .tasks import Birth, Recipe
+from ... import seeding
+from ...failures import UnpicklableError, describe_unpicklable
+from ...fetching import IterableFetcher
+from ..tasks import Recipe
+from .messages import Birth
 
 ShardState = dict[str, Any]
 """A shard's position: `dataset`, its own state; `ended`; `generators`, the state of the random generators or None."""

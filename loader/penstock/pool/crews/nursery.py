@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from multiprocessing import process
 from typing import Any
 
-from .board import size_of_board
+from ..tasks import Recipe
 from .channel import Channel, ChannelClosedError, is_readable, pair
-from .memory import create_segment
-from .tasks import Parcel, Recipe
+from .messages import Begin, Birth, Fork, Kill, pack
+from .parcel import Parcel
 from .zygote import STACK_SIGNAL, run_zygote
 
 _starting = threading.Lock()
@@ -82,7 +82,7 @@ class Nursery:
                 )
                 with _uninterrupted():
                     self.process.start()
-                self.channel.send(("begin",), [board_descriptor, stacks_write])
+                self.channel.send(pack(Begin()), [board_descriptor, stacks_write])
             except BaseException:
                 self.channel.close()
                 os.close(self._stacks_read)
@@ -98,13 +98,13 @@ class Nursery:
         _zygotes.add(self.process)
         self._ended = False
 
-    def fork(self, key: int, birth: Any) -> Channel:
+    def fork(self, key: int, birth: Birth) -> Channel:
         """Ask for a worker; return our end of its channel."""
         with _alone():
             ours, theirs = pair()
             channel = Channel(ours, blocking=False)
             try:
-                self.channel.send(("fork", key, birth), [theirs.fileno()])
+                self.channel.send(pack(Fork(key, birth)), [theirs.fileno()])
             except ChannelClosedError:
                 channel.close()
                 raise
@@ -114,7 +114,7 @@ class Nursery:
 
     def signal(self, key: int, number: int) -> None:
         with contextlib.suppress(ChannelClosedError):
-            self.channel.send(("signal", key, number))
+            self.channel.send(pack(Kill(key, number)))
 
     def stack_of(self, key: int, patience: float = 0.5) -> str:
         """The Python stack of a worker at this moment; empty if it does not answer."""
@@ -188,8 +188,3 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def make_board(rows: int) -> int:
-    """Return the descriptor of a new, empty board."""
-    return create_segment(size_of_board(rows))

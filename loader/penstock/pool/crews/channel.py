@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from .signals import emptied
+from ..signals import emptied
 
 _HEADER = struct.Struct("<I")
 _MOST_DESCRIPTORS = 64

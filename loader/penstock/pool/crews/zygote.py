@@ -35,11 +35,13 @@ from typing import Any
 
 import torch
 
-from ..failures import Failure
+from ...failures import Failure
+from ..tasks import Recipe
 from .board import Board
 from .channel import Channel, ChannelClosedError
-from .tasks import Birth, Parcel, Recipe
-from .worker import Worker
+from .messages import Birth, CtrlC, Exited, Fork, Forked, Kill, Message, NotForked, NotReady, Ready, pack, unpack
+from .parcel import Parcel
+from .worker_process import WorkerProcess
 
 STACK_SIGNAL = signal.SIGUSR2 if not hasattr(signal, "SIGRTMIN") else signal.SIGRTMIN + 11
 """Makes a worker write its Python stack to the pool's stack pipe, whatever it is doing."""
@@ -65,7 +67,7 @@ class _Zygote:
         gc.freeze()
         # Python's own rule against children of daemons is about orphans; ours cannot become any (see above).
         process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-        self._channel.send(("ready", os.getpid()))
+        self._channel.send(pack(Ready(os.getpid())))
         poll = self._poll()
         try:
             while True:
@@ -75,10 +77,10 @@ class _Zygote:
                     self._reap()
                     if self._interrupted:
                         self._interrupted = False
-                        self._channel.send(("interrupted",))
+                        self._channel.send(pack(CtrlC()))
                 if self._channel.fileno() in ready:
-                    for message in self._channel.receive_ready():
-                        self._handle(message)
+                    for packed in self._channel.receive_ready():
+                        self._handle(unpack(packed))
         except ChannelClosedError:
             pass
         finally:
@@ -101,15 +103,13 @@ class _Zygote:
         """Ctrl-C goes to the whole group. Training decides what it means; if that is the end, it shall be quick."""
         self._interrupted = True
 
-    def _handle(self, message: Any) -> None:
-        operation, *rest = message
-        if operation == "fork":
-            self._fork(*rest)
-        elif operation == "signal":
-            key, number = rest
-            worker = self._workers.get(key)
+    def _handle(self, message: Message) -> None:
+        if isinstance(message, Fork):
+            self._fork(message.key, message.birth)
+        elif isinstance(message, Kill):
+            worker = self._workers.get(message.key)
             if worker is not None and worker.exitcode is None:
-                os.kill(worker.pid, number)
+                os.kill(worker.pid, message.signal)
 
     def _fork(self, key: int, birth: Birth) -> None:
         descriptor = self._channel.descriptors.popleft()
@@ -131,10 +131,10 @@ class _Zygote:
         try:
             worker.start()
         except OSError as error:
-            self._channel.send(("not forked", key, f"{error}"))
+            self._channel.send(pack(NotForked(key, f"{error}")))
         else:
             self._workers[key] = worker
-            self._channel.send(("forked", key, worker.pid))
+            self._channel.send(pack(Forked(key, worker.pid or 0)))
         finally:
             os.close(descriptor)
 
@@ -142,7 +142,7 @@ class _Zygote:
         for key, worker in list(self._workers.items()):
             if worker.exitcode is not None:
                 del self._workers[key]
-                self._channel.send(("exited", key, worker.pid, worker.exitcode))
+                self._channel.send(pack(Exited(key, worker.pid, worker.exitcode)))
                 worker.close()
 
     def _end_all(self) -> None:
@@ -184,7 +184,7 @@ def run_zygote(sock: socket.socket, parcel: Parcel, rows: int) -> None:
         try:
             recipe = parcel.open()
         except Exception as error:
-            channel.send(("failed", Failure.capture(error, "while the dataset was unpickled for the workers")))
+            channel.send(pack(NotReady(Failure.capture(error, "while the dataset was unpickled for the workers"))))
             return
         channel.receive()
         board_descriptor, stacks = channel.descriptors.popleft(), channel.descriptors.popleft()
@@ -213,7 +213,7 @@ def _work(
     _WorkerProcess.keeps = channel
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
     try:
-        Worker(recipe, birth, channel, board).run()
+        WorkerProcess(recipe, birth, channel, board).run()
     except KeyboardInterrupt:
         pass
     except BaseException:

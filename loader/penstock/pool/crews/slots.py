@@ -30,11 +30,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from .memory import Mapping, create_segment
-from .signals import emptied
-from .window import Finished
+from ..memory import Mapping, create_segment
+from ..signals import emptied
 
 SMALLEST = 1 << 16
 
@@ -163,6 +162,12 @@ class SlotStore:
         self.dropped.append(slot.number)
 
 
+class Holder(Protocol):
+    """Keeps a lease until training has the batch."""
+
+    lease: ctypes.Array[ctypes.c_char] | None
+
+
 class _Lease(weakref.ref[Any]):
     """What is called at its end is the append of a deque: it may happen anywhere, also inside the garbage collector, so
     it must take no lock; and a Ctrl-C that came while Python code ran there would be lost.
@@ -212,7 +217,7 @@ class SlotTable:
     def mapping(self, number: int) -> Mapping:
         return self._mappings[number]
 
-    def lease(self, number: int, holder: Finished) -> ctypes.Array[ctypes.c_char]:
+    def lease(self, number: int, holder: Holder) -> ctypes.Array[ctypes.c_char]:
         """Return a buffer over the slot; the slot is given back when the last view of it dies.
 
         Until training has the batch, `holder.lease` is one: a signal handler that raises must not end the lease.

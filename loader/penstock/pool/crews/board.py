@@ -12,10 +12,10 @@ import time
 from array import array
 from typing import get_args
 
-from ..costs import COST_BUCKETS
-from ..protocol import WorkerState
-from ..seeding import Bases
-from .memory import Mapping
+from ...costs import COST_BUCKETS
+from ...protocol import WorkerState
+from ...seeding import Bases
+from ..memory import Mapping
 
 STATES: tuple[WorkerState, ...] = get_args(WorkerState)
 STARTING, IDLE, FETCHING, COLLATING, SENDING, PAUSED, RETIRING, DEAD = range(len(STATES))
@@ -25,7 +25,7 @@ class Word:
     """Places in a row."""
 
     CONTROL = 0
-    """One of RUN, HOLD, LEAVE; written by the conductor."""
+    """An `Order`; written by the conductor."""
     EPOCH = 1
     """Tasks of other epochs are to be skipped; written by the conductor."""
     STATE = 2
@@ -55,8 +55,6 @@ class Word:
 
 ROW = Word.COST + COST_BUCKETS
 """Words a worker."""
-
-RUN, HOLD, LEAVE = 0, 1, 2
 
 TIME_OF = {FETCHING: Word.FETCH, COLLATING: Word.COLLATE, SENDING: Word.SEND}
 """The word that a state's time belongs to; that of all others is idle time."""

@@ -1,0 +1,382 @@
+"""Workers that are processes on this machine: forked from a zygote, with their batches in shared memory."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from functools import partial
+from multiprocessing.context import BaseContext
+from signal import strsignal
+from typing import TYPE_CHECKING, Any
+
+from ...failures import signal_name
+from ...usage import Used, used_by
+from ..inbox import Inbox
+from ..memory import create_segment
+from ..signals import emptied
+from ..tasks import Batch
+from .board import FETCHING, SENDING, STATES, TIME_OF, Board, Word, size_of_board
+from .channel import Channel, ChannelClosedError
+from .codec import Encoded
+from .crew import Crew, Memory, Order, Progress, Worker
+from .handles import ProcessHandle
+from .messages import (
+    Adopt,
+    Batches,
+    Birth,
+    CtrlC,
+    Exited,
+    Forked,
+    Goodbye,
+    Hello,
+    Look,
+    Message,
+    NotForked,
+    NotReady,
+    SharedSeed,
+    Tasks,
+    pack,
+    unpack,
+)  # fmt: skip
+from .nursery import Nursery
+from .reports import Arrived, Born, CrewLost, Died, Failed, Interrupted, Left, NotStarted, Up
+from .slot_payload import InlinePayload, SlotPayload
+from .slots import SlotTable
+
+if TYPE_CHECKING:
+    from ..tasks import Recipe
+    from ..window import Task
+
+
+class ProcessWorker(Worker):
+    def __init__(self, crew: ProcessCrew, key: int, number: int, channel: Channel) -> None:
+        super().__init__(key, number)
+        self._crew = crew
+        self.channel = channel
+        self.slots = SlotTable()
+        self.row = crew.board.row(number)
+        self.said_goodbye = False
+        self.congested = False
+        """The socket does not take more at the moment."""
+
+    def give(self, epoch: int, tasks: list[Task]) -> None:
+        parcels = [(epoch, task.batch, task.shard, task.indices, task.number) for task in tasks]
+        self._crew.send(self, Tasks(parcels, *self.slots.collect(), self._crew.trim))
+
+    def adopt(self, epoch: int, shard: int, state: Any) -> None:
+        self._crew.send(self, Adopt(epoch, shard, state))
+
+    def steer(self, order: Order) -> None:
+        self.row[Word.CONTROL] = order
+        self._crew.send(self, Look())
+
+    def recall(self) -> None:
+        self.row[Word.RECALLED] = self.dispatched
+
+    def started(self) -> int:
+        return self.row[Word.STARTED]
+
+    def busy_for(self) -> int:
+        return time.monotonic_ns() - self.row[Word.SINCE] if self.at() >= 0 else 0
+
+    def at(self) -> int:
+        """The batch that it is at; -1: none."""
+        return self.row[Word.BATCH] if FETCHING <= self.row[Word.STATE] <= SENDING else -1
+
+    def progress(self, now: int) -> Progress:
+        row = self.row[: Word.COST].tolist()
+        state, since = row[Word.STATE], 0 if self.closed else row[Word.SINCE]
+        if since:
+            row[TIME_OF.get(state, Word.IDLE)] += max(now - since, 0)
+        return Progress(
+            "retiring" if self.leaving else "dead" if self.closed else STATES[state],
+            since,
+            row[Word.BATCH],
+            row[Word.BATCHES],
+            row[Word.SAMPLES],
+            row[Word.BYTES],
+            row[Word.FETCH],
+            row[Word.COLLATE],
+            row[Word.SEND],
+            row[Word.IDLE],
+        )
+
+    def used(self) -> Used:
+        return used_by(self.pid) if self.pid else Used()
+
+    def costs(self) -> list[int]:
+        return self.row[Word.COST :].tolist()
+
+    def stack(self, patience: float) -> str:
+        nursery = self._crew.nursery
+        return "" if nursery is None else nursery.stack_of(self.key, patience)
+
+
+class ProcessCrew(Crew):
+    name = "the loader's zygote"
+
+    def __init__(self, inbox: Inbox, context: BaseContext, base_seed: int, rows: int) -> None:
+        """`context` decides how the zygote is started; `rows`: ids of workers are below it."""
+        self._inbox = inbox
+        self._context = context
+        self._base_seed = base_seed
+        self._descriptor = create_segment(size_of_board(rows))
+        self._revived: deque[Nursery] = deque()
+        """Zygotes that the iterating thread has started, until the conductor's takes them over."""
+        self._over = False
+        try:
+            self.board = Board(self._descriptor, rows)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self.nursery: Nursery | None = None
+        self.trim = False
+        """Free slots take too much memory."""
+        self._workers: dict[int, ProcessWorker] = {}
+        self._seeing_off = False
+        self._pids: dict[int, int] = {}
+        """Id → pid of the last process that had it."""
+        self._exits: dict[int, int] = {}
+        """Pid → exit code."""
+
+    # -- the zygote -----------------------------------------------------------------------------------------
+
+    def revive(self, recipe: Recipe) -> None:
+        self._revived.append(Nursery(self._context, recipe, self.board.rows, self._descriptor))
+        if self._over:
+            self._end_revived()
+
+    def _take_over(self) -> None:
+        """Fork workers from the newest zygote from now on."""
+        for nursery in emptied(self._revived):
+            self._lose_nursery()
+            self.nursery = nursery
+            self._inbox.watch(nursery.channel, self._hear_zygote)
+
+    def _lose_nursery(self) -> None:
+        nursery, self.nursery = self.nursery, None
+        if nursery is not None:
+            self._inbox.unwatch(nursery.channel)
+            nursery.end()
+
+    def _hear_zygote(self, events: int) -> None:
+        nursery = self.nursery
+        if nursery is None:
+            return
+        if events & select.POLLOUT:
+            self._flush_zygote(nursery)
+        if not events & ~select.POLLOUT:
+            return
+        try:
+            messages = nursery.channel.receive_ready()
+        except ChannelClosedError:
+            self._zygote_gone(nursery)
+            return
+        for packed in messages:
+            self._heed_zygote(unpack(packed))
+
+    def _heed_zygote(self, message: Message) -> None:
+        put = self._inbox.put
+        match message:
+            case CtrlC():
+                put(Interrupted())
+            case NotReady(failure):
+                put(Failed(failure))
+            case Forked(key, pid) if key in self._workers:
+                worker = self._workers[key]
+                worker.pid = self._pids[worker.id] = pid
+                if not self._seeing_off:
+                    put(Born(worker))
+            case Exited(key, pid, exitcode) if key in self._workers:
+                worker = self._workers[key]
+                worker.pid, self._exits[pid] = pid, exitcode
+                if self._seeing_off:
+                    self._close(worker)
+                else:
+                    self._gone(worker, exitcode)
+            case NotForked(key, reason) if key in self._workers:
+                worker = self._workers[key]
+                self._forget(worker)
+                put(NotStarted(worker, f"a worker process could not be started: {reason}"))
+
+    def _zygote_gone(self, nursery: Nursery) -> None:
+        """The workers die with it."""
+        self._lose_nursery()
+        if not self._seeing_off:
+            self._inbox.put(CrewLost(self, f"{self.name} (pid {nursery.pid}) died"))
+            for worker in list(self._workers.values()):
+                self._gone(worker, -9, blame=False)
+
+    def _flush_zygote(self, nursery: Nursery) -> None:
+        """Many births may be asked for before the zygote is up and reads."""
+        try:
+            done = nursery.channel.flush()
+        except ChannelClosedError:
+            done = True  # its death is seen by reading
+        self._inbox.want_room(nursery.channel, not done)
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def grow(self, key: int, number: int, num_workers: int, epoch: int, order: Order) -> Worker | None:
+        self._take_over()
+        if self.nursery is None:
+            return None
+        self.board.clear(number)
+        row = self.board.row(number)
+        row[Word.CONTROL], row[Word.EPOCH] = order, epoch
+        try:
+            channel = self.nursery.fork(key, Birth(number, self._base_seed, num_workers))
+        except ChannelClosedError:
+            return None
+        self._flush_zygote(self.nursery)
+        worker = self._workers[key] = ProcessWorker(self, key, number, channel)
+        self._inbox.watch(channel, partial(self._hear, worker))
+        return worker
+
+    def begin_epoch(self, number: int, shared_seed: int | None) -> None:
+        for row in range(self.board.rows):
+            self.board.row(row)[Word.EPOCH] = number
+        if shared_seed is not None:
+            for worker in self._workers.values():
+                self.send(worker, SharedSeed(number, shared_seed))
+
+    def send(self, worker: ProcessWorker, message: Message) -> None:
+        """Send a worker a message; whether it arrives is seen by what comes back."""
+        if not worker.closed:
+            try:
+                worker.channel.send(pack(message))
+            except ChannelClosedError:
+                return
+            self._watch_room(worker)
+
+    def limit(self, nbytes: int) -> None:
+        self.trim = sum([worker.slots.bytes for worker in self._workers.values()]) > nbytes
+
+    def memory(self) -> Memory:
+        tables = [worker.slots for worker in list(self._workers.values())]
+        used = sum(table.used for table in tables)
+        slots = sum(len(table) for table in tables)
+        return Memory(used, max(slots - used, 0), sum(table.bytes for table in tables))
+
+    def handles(self) -> list[Any]:
+        here = {worker.id for worker in list(self._workers.values())}
+        return [
+            ProcessHandle(pid, f"loader-worker-{number}", self._exits)
+            for number, pid in sorted(self._pids.items())
+            if number in here or not here
+        ]
+
+    def _hear(self, worker: ProcessWorker, events: int) -> None:
+        if events & select.POLLOUT:
+            try:
+                worker.channel.flush()
+                self._watch_room(worker)
+            except ChannelClosedError:
+                pass  # seen by reading
+        if events & ~select.POLLOUT:
+            try:
+                messages = worker.channel.receive_ready()
+            except ChannelClosedError:
+                self._close(worker)  # its end is told by the zygote
+                return
+            if not self._seeing_off:
+                self._heed(worker, messages)
+
+    def _heed(self, worker: ProcessWorker, messages: list[Any]) -> None:
+        for packed in messages:
+            match unpack(packed):
+                case Batches(announced, dropped, batches):
+                    slots = worker.slots
+                    for number, size in announced:
+                        slots.add(number, size, worker.channel.descriptors.popleft())
+                    for number in dropped:
+                        slots.drop(number)
+                    self._inbox.put(Arrived(worker, [_received(slots, fields) for fields in batches]))
+                case Hello():
+                    self._inbox.put(Up(worker))
+                case Goodbye():
+                    worker.said_goodbye = True
+
+    def _gone(self, worker: ProcessWorker, exitcode: int, *, blame: bool = True) -> None:
+        """A worker's process has ended: report what it had sent, and then its end."""
+        if not worker.closed:
+            self._heed(worker, worker.channel.drain())
+        batch, costs = worker.at(), worker.costs()
+        number = worker.started() - 1 if batch >= 0 and blame else -1
+        self.board.clear(worker.id)
+        self._forget(worker)
+        if worker.said_goodbye:
+            self._inbox.put(Left(worker, exitcode, costs))
+        else:
+            self._inbox.put(Died(worker, exitcode, _obituary(worker, exitcode), batch, number, blame, costs))
+
+    def _close(self, worker: ProcessWorker) -> None:
+        if not worker.closed:
+            worker.closed = True
+            self._inbox.unwatch(worker.channel)
+            worker.channel.close()
+
+    def _forget(self, worker: ProcessWorker) -> None:
+        """The process is gone."""
+        self._close(worker)
+        self._workers.pop(worker.key, None)
+        worker.row[Word.STATE] = 0
+
+    def _watch_room(self, worker: ProcessWorker) -> None:
+        """Wait for room in the socket only while something is kept for it."""
+        wanted = worker.channel.has_outgoing()
+        if wanted != worker.congested and not worker.closed:
+            worker.congested = wanted
+            self._inbox.want_room(worker.channel, wanted)
+
+    # -- the end: see point 2 of the conductor's argument ------------------------------------------------------
+
+    def see_off(self) -> None:
+        self._seeing_off = True
+        for worker in self._workers.values():
+            worker.row[Word.CONTROL] = Order.LEAVE
+            worker.channel.finish()
+            self._watch_room(worker)  # nothing is kept for it any more
+
+    def lingers(self) -> bool:
+        if self.nursery is None:
+            return False
+        return any((worker.pid or worker.up) and not worker.closed for worker in self._workers.values())
+
+    def end(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        for worker in list(self._workers.values()):
+            self._forget(worker)
+        self._lose_nursery()
+        self._end_revived()
+        os.close(self._descriptor)
+
+    def _end_revived(self) -> None:
+        for nursery in emptied(self._revived):
+            nursery.end()
+
+
+def _received(slots: SlotTable, fields: tuple[Any, ...]) -> Batch:
+    payload: SlotPayload | InlinePayload | None = None
+    if fields[3] is not None:
+        encoded = Encoded._make(fields[3])
+        if encoded.slot >= 0:
+            slots.fill()
+            payload = SlotPayload(slots, encoded)
+        else:
+            payload = InlinePayload(encoded)
+    return Batch._make((*fields[:3], payload, *fields[4:]))
+
+
+def _obituary(worker: ProcessWorker, exitcode: int) -> str:
+    signal = signal_name(exitcode)
+    cause = f"signal {signal}" if signal else f"exit code {exitcode}"
+    message = f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly: worker {worker.id}, {cause}"
+    if signal:  # torch's words, for those who look for them
+        words = strsignal(-exitcode)
+        message = f"DataLoader worker (pid {worker.pid}) is killed by signal: {words}. {message}"
+    return message

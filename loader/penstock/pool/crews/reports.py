@@ -1,0 +1,85 @@
+"""What a crew reports to the conductor, through the pool's inbox. What is about one worker comes in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...failures import Failure
+
+if TYPE_CHECKING:
+    from ..tasks import Batch
+    from .crew import Crew, Worker
+
+
+class Born(NamedTuple):
+    """A worker exists; it may have to get ready before it takes tasks."""
+
+    worker: Worker
+
+
+class Up(NamedTuple):
+    """A worker takes tasks."""
+
+    worker: Worker
+
+
+class Arrived(NamedTuple):
+    """A worker has answered tasks."""
+
+    worker: Worker
+    batches: list[Batch]
+
+
+class Left(NamedTuple):
+    """A worker has gone as it was told to."""
+
+    worker: Worker
+    exitcode: int
+    costs: list[int]
+    """The counts of its sample times."""
+
+
+class Died(NamedTuple):
+    """A worker has gone although nobody had told it to."""
+
+    worker: Worker
+    exitcode: int
+    """As in `multiprocessing`: negative for a signal."""
+    message: str
+    """What happened, for a person."""
+    batch: int
+    """The batch that it was at; -1: none."""
+    number: int
+    """Of the task it was at, among all that it was given; -1: at none, or the task is not to blame."""
+    blame: bool
+    """It may have died of what it did; else it was lost with its crew."""
+    costs: list[int]
+    """The counts of its sample times."""
+
+
+class NotStarted(NamedTuple):
+    """A worker could not be made."""
+
+    worker: Worker
+    reason: str
+
+
+class Failed(NamedTuple):
+    """The crew cannot make any worker."""
+
+    error: Failure
+
+
+class Interrupted(NamedTuple):
+    """Ctrl-C was pressed, as far as the crew has seen it."""
+
+
+class CrewLost(NamedTuple):
+    """What workers are made from is gone, and they with it: a `Died` follows for each. `revive` starts it again."""
+
+    crew: Crew
+    message: str
+    """What happened, for a person."""
+
+
+Report = Born | Up | Arrived | Left | Died | NotStarted | Failed | Interrupted | CrewLost
