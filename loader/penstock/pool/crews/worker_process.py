@@ -170,7 +170,7 @@ class WorkerProcess:
         """Answer a task that nobody wants done any more."""
         self._recorder.skip()
         now = self._recorder.moment()
-        self._keep((-1, -1, -1, None, None, 0, now, now, now, now, -1, 0), now, now)
+        self._keep((-1, -1, -1, None, None, 0, now, now, now, now, -1, 0, None, None), now, now)
 
     def _leave(self) -> None:
         self._recorder.retiring()
