@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .dataloader import DataLoader
     from .failures import WorkerLostError
     from .protocol import Snapshot
+    from .ready import ReadyBatch, batch_memory
     from .sampling import (
         BatchSampler,
         DistributedSampler,
@@ -43,6 +44,8 @@ _HOMES = {
     "SubsetRandomSampler": ".sampling",
     "WeightedRandomSampler": ".sampling",
     "Outcome": ".control",
+    "ReadyBatch": ".ready",
+    "batch_memory": ".ready",
     "Snapshot": ".protocol",
     "WorkerLostError": ".failures",
     "get_worker_info": "torch.utils.data",
@@ -55,11 +58,13 @@ __all__ = [
     "DistributedSampler",
     "Outcome",
     "RandomSampler",
+    "ReadyBatch",
     "SequentialSampler",
     "Snapshot",
     "SubsetRandomSampler",
     "WeightedRandomSampler",
     "WorkerLostError",
+    "batch_memory",
     "default_collate",
     "default_convert",
     "get_worker_info",

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data._utils import collate as torchs
 
-Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor | None]
-"""Gives memory for a tensor of a shape and dtype, contiguous and on the CPU, or declines with None."""
+from .ready import Allocate, ReadyBatch
 
 Column = list[Any] | tuple[Any, ...]
 """One value from each sample of a batch."""
@@ -36,8 +35,11 @@ _SPARSE = frozenset((torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr, torch
 _SMALL = 512
 """Bytes of a sample below which to stack and then to copy is cheaper than to check that all are alike."""
 
-_HUGE = 4 << 20
-"""Bytes from which a batch is worth huge pages."""
+_LARGE = 4 << 20
+"""Bytes from which a batch of arrays is made in memory of torch's, which is aligned better than NumPy's."""
+
+_HUGE = 32 << 20
+"""Bytes from which a batch is worth huge pages: smaller ones get memory again that was used before."""
 
 _TORCH_DTYPES: dict[type, torch.dtype] = {
     int: torch.int64,
@@ -66,7 +68,7 @@ _shape = attrgetter("shape")
 
 def default_collate(batch: Any) -> Any:
     """Collate a batch as `torch.utils.data.default_collate` does."""
-    return _collate(batch, None)
+    return batch.data if type(batch) is ReadyBatch else _collate(batch, None)
 
 
 def collate_into(batch: Any, allocate: Allocate) -> Any:
@@ -75,7 +77,19 @@ def collate_into(batch: Any, allocate: Allocate) -> Any:
     A tensor that is not plain, contiguous and on the CPU is left where torch puts it. What `allocate` gave
     may, rarely, go unused: when samples turn out only in stacking not to be alike.
     """
-    return _collate(batch, allocate)
+    return batch.data if type(batch) is ReadyBatch else _collate(batch, allocate)
+
+
+def leaves_tuples_of_tensors_to_torch() -> bool:
+    """Is what `default_collate` makes of tuples of tensors what torch alone would make of them now?"""
+    table = torchs.default_collate_fn_map
+    return (
+        table.get(torch.Tensor) in _SHORTCUTS
+        and _function_for_base((), table) is None
+        and not torch._C._len_torch_function_stack()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch.is_inference_mode_enabled()
+    )
 
 
 def serve_torch(allocate: Allocate) -> None:
@@ -182,7 +196,7 @@ def _collate_tensors(batch: Column, allocate: Allocate | None) -> torch.Tensor:
     if allocate is not None:
         return _stacked_into(batch, allocate)
     if size * len(batch) >= _HUGE:
-        return _stacked_into(batch, _huge_pages)
+        return _stacked_into(batch, in_huge_pages)
     return torch.stack(batch, 0)
 
 
@@ -209,7 +223,7 @@ def _collate_arrays(batch: Column, allocate: Allocate | None) -> Any:
         raise TypeError(torchs.default_collate_err_msg_format.format(dtype))
     if (
         sample.ndim
-        and sample.nbytes * len(batch) < _HUGE
+        and sample.nbytes * len(batch) < _LARGE
         and sample.flags.c_contiguous
         and dtype.isnative
         and dtype.type in _TORCH_DTYPES
@@ -273,9 +287,14 @@ def _all_of(kind: type, batch: Column) -> bool:
     return list(map(type, batch)).count(kind) == len(batch)
 
 
-def _huge_pages(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory from NumPy, which asks the kernel for huge pages where torch takes a page fault every 4 KB."""
+def in_huge_pages(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
+    """Memory from NumPy, which asks the kernel for huge pages where torch takes a page fault every 4 KB.
+
+    Declines where the batch is too small for that to be of use.
+    """
     size = prod(shape) * dtype.itemsize
+    if size < _HUGE:
+        return None
     memory = torch.from_numpy(np.empty(size + _ALIGNMENT, dtype=np.uint8))
     start = -memory.data_ptr() % _ALIGNMENT
     return memory[start : start + size].view(dtype).view(shape)

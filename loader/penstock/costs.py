@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, MutableSequence
+from collections import Counter
+from collections.abc import MutableSequence, Sequence
 from operator import itemgetter, sub
 
 from .fetching import Fetcher
@@ -23,14 +24,25 @@ UNTIMED: Slow = (-1, 0, None)
 """Of a batch whose samples were too cheap to be timed, or that has none."""
 
 
-def count_costs(counts: Counts, durations: Iterable[int]) -> None:
-    """Count sample times, ns: eight buckets an octave, from 256 ns to 18 minutes. Written out, as it is done often."""
-    for duration in durations:
-        if _LEAST <= duration < _MOST:
-            shift = duration.bit_length() - 4
-            counts[8 * shift - 48 + (duration >> shift)] += 1
-        else:
-            counts[0 if duration < _LEAST else COST_BUCKETS - 1] += 1
+def count_costs(counts: Counts, durations: Sequence[int], samples: int = 1) -> None:
+    """Count the times of so many samples each, ns: eight buckets an octave, from 256 ns to 18 minutes."""
+    try:
+        buckets = Counter(map(_SHORT.__getitem__, durations))
+    except IndexError:
+        buckets = Counter(map(_bucket, durations))
+    for bucket, times in buckets.items():
+        counts[bucket] += times * samples
+
+
+def _bucket(duration: int) -> int:
+    if _LEAST <= duration < _MOST:
+        shift = duration.bit_length() - 4
+        return 8 * shift - 48 + (duration >> shift)
+    return 0 if duration < _LEAST else COST_BUCKETS - 1
+
+
+_SHORT = bytes(map(_bucket, range(1 << 15)))
+"""The buckets of short times, looked up: the shorter samples are, the more of them there are to count."""
 
 
 def cost_of_bucket(bucket: int) -> int:
@@ -45,10 +57,12 @@ def count_batch(fetcher: Fetcher, counts: Counts, record: int) -> Slow:
     stamps = fetcher.stamps
     if not stamps:
         return -1, fetcher.surprise, None
+    if fetcher.together:
+        mean = (stamps[-1] - fetcher.began) // fetcher.together
+        count_costs(counts, (mean,), fetcher.together)
+        return -1, mean, None
     durations = list(map(sub, stamps, [fetcher.began, *stamps[:-1]]))
     count_costs(counts, durations)
     longest = max(durations)
-    if fetcher.at_once:
-        return -1, longest, None
     slow = heapq.nlargest(record, enumerate(durations), key=itemgetter(1)) if record else None
     return durations.index(longest), longest, slow

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from torch.utils.data import Subset
 
+from .ready import Allocate, ReadyBatch
+from .rows import TensorRows
 from .taking import by_next
 
 _clock = time.monotonic_ns
@@ -32,10 +34,10 @@ class Fetcher(Protocol):
     """When each sample of the batch was there, ns of the monotonic clock; empty if they were not timed."""
     began: int
     """When the first one was asked for."""
-    at_once: bool
-    """The samples of a batch come all together: only their mean time is known."""
     by_index: bool
     """Samples are asked for by index, and not one after the other."""
+    together: int
+    """How many samples of the batch came all together, so that only their mean time is known; 0: one by one."""
     surprise: int
     """ns a sample of a batch whose samples were not timed because they are cheap, and which was not cheap; else 0."""
 
@@ -94,24 +96,29 @@ class Pace:
 class MapFetcher:
     by_index = True
 
-    def __init__(self, dataset: Any, auto_collation: bool, time_all: bool = False) -> None:
+    def __init__(
+        self, dataset: Any, auto_collation: bool, time_all: bool = False, allocate: Allocate | None = None
+    ) -> None:
+        """`allocate` gives memory for batches that are gathered at once; None: the collate function wants samples."""
         single = one_by_one(dataset) if auto_collation else None
         self.dataset = dataset if single is None else single
         self.at_once = auto_collation and single is None
+        self._allocate = allocate
+        self._rows = None if time_all or allocate is None or not auto_collation else TensorRows.of(dataset)
         self._pace = Pace(time_all)
         self.auto_collation = auto_collation
         self.stamps: list[int] = []
         self._samples: list[Any] = []
         self._left: Iterator[Any] | None = None
         self._size = 0
-        self.began = self.surprise = 0
+        self.began = self.surprise = self.together = 0
 
     def fetch(self, index: Any) -> Any:
         samples: list[Any] = []
         stamps: list[int] = []
         self._samples, self.stamps = samples, stamps
         self._left = None
-        self.surprise = 0
+        self.surprise = self.together = 0
         self.began = start = _clock()
         if not self.auto_collation:
             sample = self.dataset[index]
@@ -119,9 +126,13 @@ class MapFetcher:
             return sample
         if self.at_once:
             whole = self.dataset.__getitems__(index)
-            count, taken = length_hint(whole, 1), _clock() - start
-            stamps.extend(start + taken * (each + 1) // count for each in range(count))
-            return whole
+            self._came(length_hint(whole, 1))
+            return list(whole) if type(whole) is ReadyBatch and self._allocate is None else whole
+        if self._rows is not None and self._allocate is not None:
+            ready = self._rows.gather(index, self._allocate)
+            if ready is not None:
+                self._came(len(ready))
+                return ready
         dataset = self.dataset
         if type(index) is list and self._pace.hurries():
             self._size = len(index)
@@ -129,13 +140,18 @@ class MapFetcher:
             samples = [dataset[key] for key in left]
             self.surprise = self._pace.surprise(_clock() - start, len(samples))
             return samples
-        keep, stamp = samples.append, stamps.append
+        keep, stamp, clock = samples.append, stamps.append, _clock
         for key in index:
             keep(dataset[key])
-            stamp(_clock())
+            stamp(clock())
         if stamps and not self._pace.judge(stamps[-1] - start, len(stamps)):
             self.stamps = []
         return samples
+
+    def _came(self, together: int) -> None:
+        self.together = together
+        if together:
+            self.stamps.append(_clock())
 
     def position(self) -> int:
         if self._left is not None:
@@ -173,7 +189,8 @@ class _Picked:
 class IterableFetcher:
     """Raises StopIteration when the dataset has no more batches."""
 
-    at_once = by_index = False
+    by_index = False
+    together = 0
 
     def __init__(
         self,

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from .collating import Allocate, collate_into, default_collate
+from .collating import collate_into, default_collate, in_huge_pages
 from .costs import UNTIMED, Counts, Slow, count_batch
 from .fetching import Fetcher, sample_count
+from .ready import Allocate
 from .seeding import BatchSeeder
 
 
@@ -64,7 +66,7 @@ class BatchMaker:
         counts: Counts,
         allocate: Allocate | None = None,
     ) -> None:
-        """`counts` are where sample times are counted; `allocate` gives memory to collate into."""
+        """`counts` are where sample times are counted; `allocate` gives memory for batches, from `fetch` on."""
         self.seeder: BatchSeeder | None = None
         """Seeds the random generators for every batch; None: nobody does."""
         self.samples = 0
@@ -78,11 +80,12 @@ class BatchMaker:
         self._fetcher: Fetcher | None = None
         """Set while the dataset is asked."""
         self._indices: Any = None
+        self.memory: Allocate | None = None
+        """For a fetcher that makes whole batches; None: the collate function is the user's, and wants samples."""
+        self._collate = collate_fn
         if collate_fn in (default_collate, torch.utils.data.default_collate):
-            memory = _nowhere if allocate is None else allocate
-            self._collate: Callable[[Any], Any] = lambda samples: collate_into(samples, memory)
-        else:
-            self._collate = collate_fn
+            self.memory = in_huge_pages if allocate is None else allocate
+            self._collate = default_collate if allocate is None else partial(collate_into, allocate=allocate)
 
     def start(self, batch: int) -> None:
         """A task was taken up."""
@@ -121,7 +124,3 @@ class BatchMaker:
             return f", sample index {indices[position]!r}"
         except (TypeError, IndexError, KeyError):
             return f", sample index {indices!r}"
-
-
-def _nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """There is no memory of our own to collate into."""

@@ -51,6 +51,21 @@ def _memory(workload: str, batches: int, keep: bool) -> Case:
     )
 
 
+def _tensors(batch_size: int, bound: float) -> Case:
+    """Time against indexing the tensors oneself."""
+    return Case(
+        name=f"tensors/{batch_size}",
+        group="tensors",
+        variants=("direct", "torch", "inline", "workers"),
+        subjects=("inline", "workers"),
+        baseline="direct",
+        measure=Measure("tensors", "measure", batch_size=batch_size),
+        figures=(
+            Figure("epoch_s", "s an epoch", less_is_better=True, ratio="amount", target=Target(bound, at_least=False)),
+        ),
+    )
+
+
 def _within(key: str, unit: str, bound: float) -> Figure:
     target = Target(bound, of="value", at_least=False)
     return Figure(key, unit, less_is_better=True, pick="worst", target=target)
@@ -107,6 +122,18 @@ _cases = (
         figures=(
             Figure("epoch_s", "s for 16 batches", less_is_better=True, target=Target(1.5)),
             Figure("first_batch_s", "s to the first batch", less_is_better=True),
+        ),
+    ),
+    _tensors(4096, bound=2),
+    _tensors(256, bound=3),
+    Case(
+        name="inline",
+        group="inline",
+        variants=("penstock",),
+        measure=Measure("inline", "measure"),
+        figures=tuple(
+            Figure(name, f"× torch, {name}", pick="median", ratio="none", target=Target(1, of="value"))
+            for name in ("tiny1", "tiny64", "dict20", "big", "pairs", "stream", "bare")
         ),
     ),
     _memory("big", batches=60, keep=False),

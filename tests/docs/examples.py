@@ -63,6 +63,13 @@ EXAMPLES = {
         "assert train.stats().batches == 16 and isinstance(train, DataLoader)",
         package="accelerate",
     ),
+    "ready": Example(
+        DATA,
+        "values = torch.arange(4000).reshape(1000, 4)\n"
+        "for workers in (0, 2):\n    train = DataLoader(Table(values), 64, num_workers=workers)\n"
+        "    assert all(torch.equal(batch['values'][:, 0], 4 * batch['index']) for batch in train)\n"
+        "    assert train.stats().samples == 1000",
+    ),
     "notebook": Example(DATA, "", package="nbclient", loader="train"),
 }
 """By the name in the comment above the block."""

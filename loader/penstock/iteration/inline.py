@@ -61,7 +61,7 @@ class InlineIterator(EpochIterator):
             )
             self._fetcher.ended = saved is not None and saved["ended"]
         else:
-            self._fetcher = MapFetcher(self._dataset, self._auto, bool(recorded))
+            self._fetcher = MapFetcher(self._dataset, self._auto, bool(recorded), self._maker.memory)
         self.open(state)
         self._indices: Any = self._sampler_iter
 

@@ -24,6 +24,7 @@ from ...collating import serve_torch
 from ...failures import Failure, UnpicklableError, describe_unpicklable
 from ...fetching import IterableFetcher, MapFetcher
 from ...making import BatchMaker
+from ...ready import serve
 from ..tasks import Recipe
 from .board import Board, Recorder, Word
 from .channel import Channel, ChannelClosedError
@@ -59,7 +60,7 @@ class WorkerProcess:
             recipe.record_samples,
             self._recorder,
             self._recorder.costs,
-            self._encoder.allocate,
+            self._allocate,
         )
         self._tasks: deque[tuple[int, int, int, Any, int]] = deque()
         self._finished: list[tuple[Any, ...]] = []
@@ -105,6 +106,7 @@ class WorkerProcess:
             dataset=dataset,
         )
         serve_torch(self._encoder.allocate)
+        serve(self._allocate)
         if self._shards is not None:
             self._shards.keep_pristine()
         before = None if recipe.worker_init_fn is None or recipe.iterable else seeding.marks()
@@ -200,8 +202,21 @@ class WorkerProcess:
     def _map_fetcher(self) -> MapFetcher:
         if self._fetcher is None:
             recipe = self._recipe
-            self._fetcher = MapFetcher(recipe.dataset, recipe.auto_collation, bool(recipe.record_samples))
+            recorded, memory = bool(recipe.record_samples), self._maker.memory
+            self._fetcher = MapFetcher(recipe.dataset, recipe.auto_collation, recorded, memory)
         return self._fetcher
+
+    def _prepare(self) -> None:
+        """Get a slot for the batch under way, if one is at hand."""
+        if not self._encoder.prepare():
+            # Slots that training gave back may lie in the channel, behind tasks that are not due yet.
+            self._receive_ready()
+            self._encoder.prepare()
+
+    def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
+        """Memory in the slot of the batch under way, while it is fetched or collated."""
+        self._prepare()
+        return self._encoder.allocate(shape, dtype)
 
     def _work(self, epoch: int, batch: int, shard: int, indices: Any) -> None:
         recorder, maker = self._recorder, self._maker
@@ -220,10 +235,7 @@ class WorkerProcess:
                     fetcher = self._map_fetcher()
                 where += f", batch {batch}"
                 samples = maker.fetch(fetcher, indices)
-                if not self._encoder.prepare():
-                    # Slots that training gave back may lie in the channel, behind tasks that are not due yet.
-                    self._receive_ready()
-                    self._encoder.prepare()
+                self._prepare()
                 encoded = self._encode(maker.collate(samples))
                 if self._shards is not None:
                     state = self._shards.state(shard)
