@@ -27,7 +27,7 @@ import socket
 import sys
 import threading
 import traceback
-from multiprocessing import process
+from multiprocessing import popen_fork, process
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import FrameType
@@ -163,8 +163,8 @@ class _WorkerProcess(ForkProcess):
         the memory apart, which it does first.
         """
         code: int = super()._bootstrap(*arguments, **named)  # type: ignore[misc]
-        if sys.version_info >= (3, 14):
-            atexit._run_exitfuncs()  # Python itself does so only after this
+        if hasattr(popen_fork, "atexit"):
+            atexit._run_exitfuncs()  # newer Pythons (3.13.5, 3.14) do so only after this
         try:
             descriptors = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
         except OSError:
