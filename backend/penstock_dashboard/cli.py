@@ -12,6 +12,7 @@ from penstock.protocol import ORDERS
 from .settings import VERSION
 
 COMMANDS = {
+    "run": "penstock.adoption.command",
     "dashboard": "penstock_dashboard.dashboard",
     "open": "penstock_dashboard.terminal.opening",
     "demo": "penstock.demo.command",

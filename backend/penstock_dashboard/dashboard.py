@@ -175,7 +175,8 @@ def _serve(settings: Settings, keyring: Keyring, listener: socket.socket) -> int
     local = keyring.local
     url = _local_url(settings.host, port)
     if settings.announce:
-        discovery.write(discovery.Discovery(url, local.token, os.getpid(), time.time()))
+        framed = bool(settings.frame_ancestors)
+        discovery.write(discovery.Discovery(url, local.token, os.getpid(), time.time(), framed))
     try:
         if not is_loopback(settings.host):
             _warn_about_network(settings)

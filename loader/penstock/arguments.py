@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 
+from .adoption.environment import is_read_only
 from .telemetry.address import resolve
 
 
@@ -100,5 +101,9 @@ class Options:
             seconds("stack_after", stack_after, 0.01, 86400),
             monitor,
             seconds("publish_interval", publish_interval, 0.01, 60),
-            bool(allow_control),
+            bool(allow_control) and not is_read_only(),
         )
+
+
+OPTIONS = tuple(field.name for field in fields(Options))
+"""Their names, which are those of the arguments."""

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import notebook
+from .accelerate import adopt_when_imported as adopt_accelerate
 from .arguments import Assumed, Options, given
 from .checkpoint import State
 from .control import Outcome
@@ -110,21 +111,27 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if given(prefetch_factor) is None and num_workers > 0:
+        options = {
+            "name": name,
+            "memory_budget": memory_budget,
+            "max_workers": max_workers,
+            "max_retries": max_retries,
+            "record_samples": record_samples,
+            "stack_after": stack_after,
+            "monitor": monitor,
+            "publish_interval": publish_interval,
+            "allow_control": allow_control,
+        }
+        self._engage(options, given(prefetch_factor))
+        adopt_accelerate()
+
+    def _engage(self, options: dict[str, Any], prefetch_factor: int | None) -> None:
+        """Have an engine. What torch's `__init__` does is done; `prefetch_factor` is what was given."""
+        checked = Options.checked(**options)
+        if prefetch_factor is None and self.num_workers > 0:
             self.prefetch_factor = Assumed(TORCHS_PREFETCH)
-        options = Options.checked(
-            name=name,
-            memory_budget=memory_budget,
-            max_workers=max_workers,
-            max_retries=max_retries,
-            record_samples=record_samples,
-            stack_after=stack_after,
-            monitor=monitor,
-            publish_interval=publish_interval,
-            allow_control=allow_control,
-        )
-        options.show_on(self)
-        self.__dict__["_penstock"] = Engine(self, options)
+        checked.show_on(self)
+        self.__dict__["_penstock"] = Engine(self, checked)
 
     @property
     def _penstock(self) -> Engine:

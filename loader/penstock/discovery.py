@@ -25,6 +25,8 @@ class Discovery(msgspec.Struct, frozen=True):
     """The dashboard's process."""
     started: float
     """When it began to listen, Unix time, s."""
+    framed: bool = False
+    """Whether some other page may show it in a frame."""
 
 
 def state_home() -> Path:

@@ -1,7 +1,7 @@
-"""A loader as the last expression of a notebook's cell: how it stands, and a link to its page on the dashboard.
+"""A loader as the last expression of a notebook's cell: how it stands, and its page on the dashboard.
 
-A link and not a frame: the dashboard forbids other pages to frame it unless it was started with `--frame-ancestor`.
-And a link without the token, because notebooks are passed on.
+The page itself, live in a frame, if the dashboard of this machine was started with `--frame-ancestor`; it forbids other
+pages to frame it otherwise, and a link has to do. Both without the token, because notebooks are passed on.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from .telemetry.report import report
 
 def html(name: str, snapshot: Snapshot, publisher: Any, monitor: str | bool | None) -> str:
     """`publisher`: that of the loader, or nothing while it does not publish."""
-    facts = escape(report(snapshot))
-    return f"<p><b>{escape(name)}</b> · {_where(publisher, monitor)}</p><pre>{facts}</pre>"
+    facts, (where, frame) = escape(report(snapshot)), _where(publisher, monitor)
+    return f"<p><b>{escape(name)}</b> · {where}</p>{frame}<pre>{facts}</pre>"
 
 
-def _where(publisher: Any, monitor: str | bool | None) -> str:
-    address = resolve(monitor)
+def _where(publisher: Any, monitor: str | bool | None) -> tuple[str, str]:
+    """A link or why there is none; and a frame, if there may be one."""
+    address, found = resolve(monitor), discovery.read()
     if address is None:
-        return "not published: set PENSTOCK_URL, or give <code>monitor=True</code>"
+        return "not published: set PENSTOCK_URL, or give <code>monitor=True</code>", ""
     if isinstance(address, Address):
         url = address.url
-    elif (found := discovery.read()) is not None:
+    elif found is not None:
         url = found.url
     elif publisher:
-        return "the dashboard is starting: show this again in a moment"
+        return "the dashboard is starting: show this again in a moment", ""
     else:
-        return "the dashboard starts with the first epoch"
+        return "the dashboard starts with the first epoch", ""
     identity = publisher.identity if publisher else None
     page = "" if identity is None else quote(loader_id(identity.run, identity.rank, identity.name), safe="")
     target = escape(f"{url}/#/loader/{page}" if page else f"{url}/")
-    return f'<a href="{target}" target="_blank" rel="noopener">{target}</a>'
+    frame = f'<iframe src="{target}" style="width: 100%; height: 40em; border: 0"></iframe>'
+    framed = found is not None and found.framed and found.url == url
+    return f'<a href="{target}" target="_blank" rel="noopener">{target}</a>', frame if framed else ""

@@ -12,7 +12,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from penstock import DataLoader
-from penstock.accelerate import prepare
 from torch.utils.data import IterableDataset, TensorDataset
 
 
@@ -38,7 +37,7 @@ def main(folder: Path) -> None:
     accelerator: Any = Accelerator(cpu=True)
     layer = torch.nn.Linear(1, 1)
     accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), 0.1))
-    train = prepare(accelerator, make_loader(2))
+    train = accelerator.prepare(make_loader(2))
     seen = []
     ends = []
     for (batch,) in train:
@@ -61,10 +60,17 @@ def main(folder: Path) -> None:
     }
     # As a fresh process would go on, with another number of workers.
     accelerator._dataloaders.clear()
-    again = prepare(accelerator, make_loader(1))
+    again = accelerator.prepare(make_loader(1))
+    accelerator.load_state(str(folder / "state"))
+    skipping = accelerator.skip_first_batches(again, 2)  # by those who do not trust the state: it is not done twice
+    facts["skipped"] = {
+        "rest": batches(skipping),
+        "name": skipping.stats and skipping.name,
+        "whole": len(batches(again)),
+    }
     accelerator.load_state(str(folder / "state"))
     facts |= {"rest": batches(again), "second again": batches(again)}
-    unsaveable = prepare(accelerator, DataLoader(Numbers(), batch_size=4, num_workers=1))
+    unsaveable = accelerator.prepare(DataLoader(Numbers(), batch_size=4, num_workers=1))
     facts["iterable"] = [number for batch in unsaveable for number in batch.tolist()]
     accelerator.save_state(str(folder / "without"))
     (folder / f"{accelerator.process_index}.json").write_text(json.dumps(facts))

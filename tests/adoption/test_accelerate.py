@@ -32,4 +32,7 @@ def check(facts: Any) -> None:
     assert facts["yielded"] == len(facts["seen"]) + len(facts["second"])
     assert facts["ends"] == [False] * (len(facts["seen"]) - 1) + [True], "gradient accumulation relies on it"
     assert facts["rest"] == facts["seen"][2:]
+    skipped = facts["skipped"]
+    assert skipped["name"] == "train"
+    assert (len(skipped["rest"]), skipped["whole"]) == (len(facts["seen"]) - 2, len(facts["seen"]))
     assert facts["second again"] == facts["second"]

@@ -20,6 +20,11 @@ def test_every_rank_gets_its_share_and_a_checkpoint_inside_an_epoch_goes_on(tmp_
     assert facts["one"]["rest"] == facts["one"]["whole"][5:]
 
 
+def test_a_loader_of_torchs_becomes_ours_and_stays_so_on_every_rank(tmp_path: Path) -> None:
+    run("-m", "tests.adoption.lightning_training", str(tmp_path), "adopted", folder=tmp_path)
+    check_ranks(json.loads((tmp_path / "facts.json").read_text())["two"])
+
+
 def check_ranks(ranks: Any) -> None:
     """Lightning makes a new loader, with a DistributedSampler, for each."""
     for facts in ranks:

@@ -12,6 +12,12 @@ torch.manual_seed(0)
 dataset = TensorDataset(torch.randn(1024, 8), torch.randn(1024, 1))
 """
 
+ADOPTED = """
+import os
+os.environ["PENSTOCK_AUTO"] = "no-dashboard"
+import torch
+"""
+
 MODEL = """
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -69,6 +75,38 @@ EXAMPLES = {
         "for workers in (0, 2):\n    train = DataLoader(Table(values), 64, num_workers=workers)\n"
         "    assert all(torch.equal(batch['values'][:, 0], 4 * batch['index']) for batch in train)\n"
         "    assert train.stats().samples == 1000",
+    ),
+    "trainer": Example(
+        ADOPTED + "import os, tempfile\nos.chdir(tempfile.mkdtemp())\nos.environ['ACCELERATE_USE_CPU'] = 'true'\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.layer = torch.nn.Linear(8, 1)\n"
+        "    def forward(self, x):\n        return {'loss': self.layer(x).pow(2).mean()}\n"
+        "model, dataset = Model(), [{'x': torch.randn(8)} for _ in range(32)]\n",
+        "assert trainer.callback_handler.train_dataloader.stats().batches == 8",
+        package="transformers",
+    ),
+    "timm": Example(
+        ADOPTED + "import tempfile, pathlib\nfrom PIL import Image\nfolder = tempfile.mkdtemp()\n"
+        "for kind in 'ab':\n    pathlib.Path(folder, kind).mkdir()\n"
+        "    [Image.new('RGB', (32, 32)).save(pathlib.Path(folder, kind, f'{n}.jpg')) for n in range(64)]\n",
+        "assert len(list(train)) == 2 == train.stats().batches",
+        package="timm",
+    ),
+    "webdataset": Example(
+        ADOPTED + "import io, tarfile, tempfile\nshards = [tempfile.mkdtemp() + f'/{n}.tar' for n in range(2)]\n"
+        "for shard in shards:\n    with tarfile.open(shard, 'w') as archive:\n        for number in range(100):\n"
+        "            entry = tarfile.TarInfo(f'{number:04}.cls')\n            entry.size = 1\n"
+        "            archive.addfile(entry, io.BytesIO(b'7'))\n"
+        "epochs = []\nfrom penstock.engine import Engine\nbegin = Engine.begin\n"
+        "Engine.begin = lambda engine: (epochs.append(engine.loader), begin(engine))",
+        "assert len(batch[0]) == 36 and epochs[0].stats().batches == 4",
+        package="webdataset",
+    ),
+    "pyg": Example(
+        ADOPTED + "from torch_geometric.data import Data\nedges = torch.tensor([[0, 1], [1, 0]])\n"
+        "graphs = [Data(x=torch.full((2, 1), float(n)), edge_index=edges) for n in range(64)]",
+        "assert train.stats().batches == 2 and batch.num_graphs == 32 and batch.edge_index.shape == (2, 64)",
+        package="torch_geometric",
     ),
     "notebook": Example(DATA, "", package="nbclient", loader="train"),
 }

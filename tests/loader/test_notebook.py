@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from penstock import discovery
 
 from tests.loader.support import DataLoader, Samples
 
@@ -25,6 +27,15 @@ def test_one_that_is_not_published_says_how_it_could_be() -> None:
 def test_the_token_is_not_shown() -> None:
     shown = DataLoader(Samples(), monitor="http://127.0.0.1:9/prefix#token=secret")._repr_html_()
     assert 'href="http://127.0.0.1:9/prefix/"' in shown
+    assert "secret" not in shown
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_the_page_is_in_a_frame_where_the_dashboard_allows_one(framed: bool) -> None:
+    discovery.write(discovery.Discovery("http://127.0.0.1:8787", "secret", os.getpid(), 0.0, framed))
+    shown = DataLoader(Samples(), monitor=True)._repr_html_()
+    assert ('<iframe src="http://127.0.0.1:8787/"' in shown) == framed
+    assert 'href="http://127.0.0.1:8787/"' in shown
     assert "secret" not in shown
 
 

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from .. import discovery
+from ..adoption.environment import wants_dashboard
 from .local import LocalDashboard
 
 PUBLISH = "/ws/publish"
@@ -59,11 +60,14 @@ AnyAddress = Address | LocalAddress
 def resolve(monitor: bool | str | None) -> AnyAddress | None:
     """What the argument `monitor` means; None: do not publish.
 
-    None: $PENSTOCK_URL if it is set. A URL: that dashboard. True: the local one. False: none.
+    None: $PENSTOCK_URL if it is set, or under `penstock run` the local one. A URL: that dashboard. True: the local one.
+    False: none.
     """
     if monitor is None:
         url = os.environ.get("PENSTOCK_URL", "").strip()
-        return _parse(url, "$PENSTOCK_URL") if url else None
+        if not url:
+            return LocalAddress() if wants_dashboard() else None
+        return _parse(url, "$PENSTOCK_URL")
     if isinstance(monitor, bool):
         return LocalAddress() if monitor else None
     if not isinstance(monitor, str):

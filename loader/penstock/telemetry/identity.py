@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import socket
 import sys
@@ -19,6 +20,7 @@ _lock = threading.Lock()
 _run: tuple[int, str] | None = None
 """Process and the run id that was generated in it: all its loaders share it, a forked training has its own."""
 _names: dict[str, weakref.ref[Source]] = {}
+_MADE_UP = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def make_identity(source: Source) -> Identity:
@@ -48,10 +50,14 @@ def rank_and_world_size() -> tuple[int, int]:
 def run_id(world_size: int = 1) -> str:
     """$PENSTOCK_RUN, else torchrun's id, else one that is generated: script, time, four characters."""
     global _run
-    for variable in ("PENSTOCK_RUN", "TORCHELASTIC_RUN_ID"):
-        given = os.environ.get(variable, "").strip()
-        if given and not (variable == "TORCHELASTIC_RUN_ID" and given == "none"):
-            return label(given)
+    given = os.environ.get("PENSTOCK_RUN", "").strip()
+    if given:
+        return label(given)
+    launched = os.environ.get("TORCHELASTIC_RUN_ID", "").strip()
+    if _MADE_UP.fullmatch(launched):  # by torchrun --standalone: the script says more
+        return label(f"{_script()}-{launched[:8]}")
+    if launched not in ("", "none"):
+        return label(launched)
     with _lock:
         if _run is None or _run[0] != os.getpid():
             _run = os.getpid(), label(_shared(world_size) if world_size > 1 else _own())
