@@ -52,6 +52,21 @@ def text(argument: str, value: object) -> str:
     return value
 
 
+def one_of(argument: str, value: object, words: tuple[str, ...]) -> str:
+    """Check a word."""
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a str, but got {argument}={value!r}")
+    if value not in words:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, words))}, but got {argument}={value!r}")
+    return value
+
+
+def _told(refresh: object) -> object:
+    """The method of the same name stands in the argument's place where a loader is made again from its attributes."""
+    engine = getattr(getattr(refresh, "__self__", None), "_penstock", None)
+    return refresh if engine is None else engine.options.refresh
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a DataLoader is given beyond torch's arguments; what each means stands there."""
@@ -65,6 +80,7 @@ class Options:
     monitor: str | bool | None
     publish_interval: float
     allow_control: bool
+    refresh: str
 
     def show_on(self, loader: object) -> None:
         """Have each option as an attribute of the loader, as torch's arguments are, unless its class has that name.
@@ -88,6 +104,7 @@ class Options:
         monitor: str | bool | None,
         publish_interval: float,
         allow_control: bool,
+        refresh: str,
     ) -> Options:
         """Raise TypeError or ValueError for an argument that cannot be meant; each names argument and value."""
         resolve(monitor)  # says what is wrong with it
@@ -102,6 +119,7 @@ class Options:
             monitor,
             seconds("publish_interval", publish_interval, 0.01, 60),
             bool(allow_control) and not is_read_only(),
+            one_of("refresh", _told(refresh), ("warn", "auto", "never")),
         )
 
 

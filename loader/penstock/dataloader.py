@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
@@ -44,6 +44,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             False: nowhere.
         publish_interval: Seconds between two snapshots.
         allow_control: Whether the dashboard may pause and resize this loader.
+        refresh: When an epoch begins and the dataset is seen to have changed since persistent workers were started.
+            "warn": say once which attribute; "auto": give them the dataset as it is now; "never": do not look.
 
     Raises:
         TypeError, ValueError: An argument cannot be meant; the message names it and its value.
@@ -91,6 +93,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         monitor: str | bool | None = None,
         publish_interval: float = 0.2,
         allow_control: bool = True,
+        refresh: Literal["warn", "auto", "never"] = "warn",
     ) -> None:
         super().__init__(
             dataset,
@@ -121,6 +124,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             "monitor": monitor,
             "publish_interval": publish_interval,
             "allow_control": allow_control,
+            "refresh": refresh,
         }
         self._engage(options, given(prefetch_factor))
         adopt_accelerate()

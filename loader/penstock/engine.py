@@ -24,6 +24,7 @@ from .arguments import Options, given
 from .control import Gate, Outcome, Ticket, check_resume_after, check_workers
 from .digest import Digest
 from .fetching import saves
+from .fingerprint import Fingerprint, changed, fingerprint
 from .iteration.base import EpochIterator
 from .iteration.pooled import PooledIterator
 from .pool.pool import wait_for_pools
@@ -73,6 +74,9 @@ class Engine:
         self._left: checkpoint.State | Exception | None = None
         """How far the epoch was that ended last, or why that is not known."""
         self._told_unsaved = False
+        self._sent: Fingerprint | None = None
+        """The dataset as persistent workers have it; None: they do not, or it does not matter."""
+        self._told_changed = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process: pools, locks, the publisher."""
@@ -127,10 +131,28 @@ class Engine:
         except Exception as error:  # of the user's own code, say: told to whoever asks for the state
             self._left = error
 
-    def take_refresh(self) -> bool:
+    def note_dataset(self, dataset: Any) -> None:
+        """Workers that will outlive the epoch are given the dataset as it is now."""
+        looks = self.loader.persistent_workers and self.options.refresh != "never"
+        self._sent = fingerprint(dataset) if looks else None
+
+    def take_refresh(self, dataset: Any) -> bool:
         """Should persistent workers be started anew? True once."""
-        stale, self._stale = self._stale, False
+        stale, self._stale = self._stale or self._has_changed(dataset), False
         return stale
+
+    def _has_changed(self, dataset: Any) -> bool:
+        """Has the dataset changed since workers were given it, so that it should be sent? If not, it may be said."""
+        what = None if self._sent is None else changed(self._sent, fingerprint(dataset))
+        if what is not None and self.options.refresh == "warn" and not self._told_changed:
+            self._told_changed = True
+            warnings.warn(
+                f"{type(dataset).__qualname__}.{what} of loader {self.options.name} has changed since its persistent "
+                'workers were started, and they have it as it was: call refresh(), or give refresh="auto" to send '
+                'it whenever it has changed, or refresh="never" if they need not have it.',
+                stacklevel=5,
+            )
+        return what is not None and self.options.refresh == "auto"
 
     def given_prefetch_factor(self) -> int | None:
         """What the user gave; None: nothing."""

@@ -64,7 +64,7 @@ class PooledIterator(EpochIterator):
         self.close_epoch("abandoned")
         self._drop_hand()
         engine = loader._penstock
-        state, refresh = engine.resume_state, engine.take_refresh()
+        state, refresh = engine.resume_state, engine.take_refresh(self._dataset)
         if state is not None and state["base_seed"] is not None:
             self._base_seed = state["base_seed"]
         self._dataset, self._shared_seed = apply_seed(loader, self._dataset)
@@ -110,6 +110,7 @@ class PooledIterator(EpochIterator):
         options = self._engine.options
         budget, ceiling = memory_limits(options.memory_budget)
         self._hold_bytes = max(budget // 4, 1)
+        self._engine.note_dataset(self._dataset)
         recipe = Recipe(
             dataset=self._dataset,
             iterable=self._iterable,
