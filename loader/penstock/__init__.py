@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .control import Outcome
     from .dataloader import DataLoader
     from .failures import WorkerLostError
+    from .merging import merge_states
     from .protocol import Snapshot
     from .ready import ReadyBatch, batch_memory
     from .sampling import (
@@ -49,6 +50,7 @@ _HOMES = {
     "Snapshot": ".protocol",
     "WorkerLostError": ".failures",
     "get_worker_info": "torch.utils.data",
+    "merge_states": ".merging",
     "watch": ".telemetry.watching",
 }
 
@@ -68,6 +70,7 @@ __all__ = [
     "default_collate",
     "default_convert",
     "get_worker_info",
+    "merge_states",
     "watch",
 ]
 

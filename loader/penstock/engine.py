@@ -27,6 +27,7 @@ from .fetching import saves
 from .fingerprint import Fingerprint, changed, fingerprint
 from .iteration.base import EpochIterator
 from .iteration.pooled import PooledIterator
+from .merging import localized
 from .pool.pool import wait_for_pools
 from .protocol import CommandEvent, LoaderState, Order, Pause, Resize, Resume, Snapshot, action_of
 from .telemetry import snapshots
@@ -402,6 +403,8 @@ class Engine:
     def load_state_dict(self, state: checkpoint.State) -> None:
         self._check_open()
         loader = self.loader
+        if isinstance(state, dict) and "ranks" in state:
+            state = localized(state, loader._index_sampler)
         checkpoint.check(state, self._describe())
         if state["sampler"] is not None:
             sampling.check_state(loader._index_sampler, state["sampler"])

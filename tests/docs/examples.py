@@ -53,6 +53,13 @@ EXAMPLES = {
         "assert torch.equal(batch[0], list(batches)[-1][0]), 'the last batch is another one'\n"
         "assert train.stats().batches == 11",
     ),
+    "ranks": Example(
+        DATA + "from penstock import DistributedSampler\nstates = []\n"
+        "for rank in range(4):\n    sampler = DistributedSampler(dataset, 4, rank)\n"
+        "    old = DataLoader(dataset, batch_size=32, sampler=sampler)\n"
+        "    batches = iter(old)\n    next(batches)\n    states.append(old.state_dict())\n",
+        "assert sum(len(batch[0]) for batch in train) == (1024 - 128) / 2",
+    ),
     "lightning": Example(
         DATA + "import os, tempfile, lightning\nos.chdir(tempfile.mkdtemp())\n"
         "class Module(lightning.LightningModule):\n"

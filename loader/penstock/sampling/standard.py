@@ -13,7 +13,7 @@ from torch.utils import data
 
 from . import tracking
 from .batching import BatchSampler
-from .distributing import DistributedSampler
+from .distributing import DistributedSampler, FollowingSampler
 from .passes import State, TrackedIterator, length_of
 from .sequential import SequentialSampler
 from .shuffling import RandomSampler, SubsetRandomSampler
@@ -26,7 +26,7 @@ _FIXED: tuple[type, ...] = (
     SubsetRandomSampler,
     WeightedRandomSampler,
     DistributedSampler,
-    data.DistributedSampler,
+    FollowingSampler,
 )
 """Their order is settled when the first index is drawn."""
 
@@ -44,6 +44,8 @@ def counterpart(sampler: Any) -> Any:
         return SubsetRandomSampler(sampler.indices, sampler.generator)
     if kind is data.WeightedRandomSampler:
         return WeightedRandomSampler(sampler.weights, sampler.num_samples, sampler.replacement, sampler.generator)
+    if kind is data.DistributedSampler:
+        return FollowingSampler(sampler)
     return sampler
 
 
