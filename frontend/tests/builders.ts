@@ -58,6 +58,8 @@ export function snapshot(some: Partial<Omit<Snapshot, "queues">> & { queues?: Pa
     pin: decodePinStage([]),
     cost: decodeSampleCost([]),
     processors: decodeProcessors([]),
+    bad: 0,
+    quarantined: [],
     workers: [0, 1, 2, 3].map((id) => worker({ id, pid: 100 + id, batch: 101 + id })),
     digest: "",
     recoveries: 0,

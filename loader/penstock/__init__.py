@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .failures import WorkerLostError
     from .merging import merge_states
     from .protocol import Snapshot
+    from .quarantine import TooManyErrorsError
     from .ready import ReadyBatch, batch_memory
     from .sampling import (
         BatchSampler,
@@ -48,6 +49,7 @@ _HOMES = {
     "ReadyBatch": ".ready",
     "batch_memory": ".ready",
     "Snapshot": ".protocol",
+    "TooManyErrorsError": ".quarantine",
     "WorkerLostError": ".failures",
     "get_worker_info": "torch.utils.data",
     "merge_states": ".merging",
@@ -64,6 +66,7 @@ __all__ = [
     "SequentialSampler",
     "Snapshot",
     "SubsetRandomSampler",
+    "TooManyErrorsError",
     "WeightedRandomSampler",
     "WorkerLostError",
     "batch_memory",

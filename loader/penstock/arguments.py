@@ -52,6 +52,15 @@ def text(argument: str, value: object) -> str:
     return value
 
 
+def errors(argument: str, value: object) -> float:
+    """Check a number of errors, or a share."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{argument} must be a number (an int) or a share (a float), but got {argument}={value!r}")
+    if value < 0 or (isinstance(value, float) and not value <= 1):
+        raise ValueError(f"{argument} must be at least 0, and as a float at most 1.0, but got {argument}={value!r}")
+    return value
+
+
 def one_of(argument: str, value: object, words: tuple[str, ...]) -> str:
     """Check a word."""
     if not isinstance(value, str):
@@ -81,6 +90,11 @@ class Options:
     publish_interval: float
     allow_control: bool
     refresh: str
+    on_error: str
+    max_errors: float
+    retries: int
+    sample_timeout: float | None
+    quarantine: str | None
 
     def show_on(self, loader: object) -> None:
         """Have each option as an attribute of the loader, as torch's arguments are, unless its class has that name.
@@ -105,9 +119,16 @@ class Options:
         publish_interval: float,
         allow_control: bool,
         refresh: str,
+        on_error: str,
+        max_errors: float,
+        retries: int,
+        sample_timeout: float | None,
+        quarantine: str | os.PathLike[str] | None,
     ) -> Options:
         """Raise TypeError or ValueError for an argument that cannot be meant; each names argument and value."""
         resolve(monitor)  # says what is wrong with it
+        if sample_timeout is not None and on_error == "raise":
+            raise ValueError('sample_timeout needs on_error="skip" or "replace": what is to be done instead?')
         most = max(128, 4 * (os.cpu_count() or 1))
         return cls(
             text("name", name),
@@ -120,6 +141,11 @@ class Options:
             seconds("publish_interval", publish_interval, 0.01, 60),
             bool(allow_control) and not is_read_only(),
             one_of("refresh", _told(refresh), ("warn", "auto", "never")),
+            one_of("on_error", on_error, ("raise", "skip", "replace")),
+            errors("max_errors", max_errors),
+            whole("retries", retries, 1, 0, 100) or 0,
+            None if sample_timeout is None else seconds("sample_timeout", sample_timeout, 0.05, 86400),
+            None if quarantine is None else text("quarantine", os.fspath(quarantine)),
         )
 
 

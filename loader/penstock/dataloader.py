@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -20,6 +21,7 @@ from .engine import Engine
 from .iteration.inline import InlineIterator
 from .iteration.persistent import PersistentEpoch
 from .iteration.pooled import TORCHS_PREFETCH, PooledIterator
+from .iteration.tolerant import TolerantInlineIterator, TolerantPooledIterator
 from .protocol import Pause, Resize, Resume, Snapshot
 
 T_co = TypeVar("T_co", covariant=True)
@@ -46,6 +48,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         allow_control: Whether the dashboard may pause and resize this loader.
         refresh: When an epoch begins and the dataset is seen to have changed since persistent workers were started.
             "warn": say once which attribute; "auto": give them the dataset as it is now; "never": do not look.
+        on_error: What becomes of a sample that fails. "raise": the error is training's; "skip": the batch is shorter;
+            "replace": another sample takes its place, always the same one for a seed. A batch that collate_fn fails
+            on, or of which nothing is left, is left out. An iterable-style dataset is asked for the next sample.
+        max_errors: How many samples of an epoch may fail, as an int, or as a float what share of the dataset; with
+            more the epoch fails, and lists them.
+        retries: How often a sample that fails is tried again first.
+        sample_timeout: Seconds after which a sample of a map-style dataset is taken to hang: its worker is ended and
+            replaced, and its batch made without it, as `on_error` says. Needs workers.
+        quarantine: A file to which the indices of bad samples are appended, and from which they are known in the next
+            run; see `stats().quarantined`.
 
     Raises:
         TypeError, ValueError: An argument cannot be meant; the message names it and its value.
@@ -63,6 +75,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     monitor: str | bool | None
     publish_interval: float
     allow_control: bool
+    on_error: str
+    max_errors: float
+    retries: int
+    sample_timeout: float | None
+    quarantine: str | None
 
     def __init__(
         self,
@@ -94,6 +111,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         publish_interval: float = 0.2,
         allow_control: bool = True,
         refresh: Literal["warn", "auto", "never"] = "warn",
+        on_error: Literal["raise", "skip", "replace"] = "raise",
+        max_errors: float = 0.05,
+        retries: int = 1,
+        sample_timeout: float | None = None,
+        quarantine: str | PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             dataset,
@@ -125,6 +147,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             "publish_interval": publish_interval,
             "allow_control": allow_control,
             "refresh": refresh,
+            "on_error": on_error,
+            "max_errors": max_errors,
+            "retries": retries,
+            "sample_timeout": sample_timeout,
+            "quarantine": quarantine,
         }
         self._engage(options, given(prefetch_factor))
         adopt_accelerate()
@@ -165,11 +192,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return self._iterator  # of a subclass that wraps ours
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
+        tolerant = self._penstock.quarantine is not None
         if self.num_workers == 0:
-            return InlineIterator(self)
+            return TolerantInlineIterator(self) if tolerant else InlineIterator(self)
         if self.prefetch_factor is None:
             self.prefetch_factor = Assumed(TORCHS_PREFETCH)  # as torch would have it, had the loader begun with workers
-        return PooledIterator(self)
+        return TolerantPooledIterator(self) if tolerant else PooledIterator(self)
 
     def __len__(self) -> int:
         length = super().__len__()

@@ -30,10 +30,12 @@ from .iteration.pooled import PooledIterator
 from .merging import localized
 from .pool.pool import wait_for_pools
 from .protocol import CommandEvent, LoaderState, Order, Pause, Resize, Resume, Snapshot, action_of
+from .quarantine import Quarantine
 from .telemetry import snapshots
 from .telemetry.address import resolve
 from .telemetry.ledger import Ledger
 from .telemetry.usage import Usage
+from .tolerating import Tolerance
 
 if TYPE_CHECKING:
     from .dataloader import DataLoader
@@ -78,6 +80,11 @@ class Engine:
         self._sent: Fingerprint | None = None
         """The dataset as persistent workers have it; None: they do not, or it does not matter."""
         self._told_changed = False
+        self.quarantine: Quarantine | None = None
+        """Bad samples, if they are tolerated."""
+        if self.options.on_error != "raise":
+            length = None if self.is_iterable else sampling.length_of(loader.dataset)
+            self.quarantine = Quarantine(self.options.max_errors, self.options.quarantine, length)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process: pools, locks, the publisher."""
@@ -131,6 +138,17 @@ class Engine:
             self._left = self._place_of(iterator)
         except Exception as error:  # of the user's own code, say: told to whoever asks for the state
             self._left = error
+
+    def tolerance(self) -> Tolerance | None:
+        """What workers that are started now should do about bad samples."""
+        if self.quarantine is None:
+            return None
+        loader, options = self.loader, self.options
+        # A sampler that picks its own samples does so for a reason: then only others of the batch stand in.
+        length = None if self.is_iterable else sampling.length_of(loader.dataset)
+        length = length if length and sampling.covers(loader._index_sampler, length) else None
+        known = set() if self.is_iterable else self.quarantine.known()
+        return Tolerance(options.on_error == "replace", options.retries, known, length)
 
     def note_dataset(self, dataset: Any) -> None:
         """Workers that will outlive the epoch are given the dataset as it is now."""
@@ -351,6 +369,7 @@ class Engine:
             pending=self._pending,  # before the target, which follows it in another thread
             target=self.loader.num_workers,
             memory_budget=self.options.memory_budget,
+            quarantined=[] if self.quarantine is None else self.quarantine.entries,
         )
 
     def _state(self, iterator: EpochIterator | None) -> LoaderState:
@@ -382,6 +401,8 @@ class Engine:
             "generator": checkpoint.generator_state(loader.generator),
             "digest": self.ledger.digest.hex(),
         }
+        if self.quarantine is not None:
+            state["quarantine"] = self.quarantine.state()
         if current is not None:
             state.update(self._place_of(current))
         elif isinstance(self._left, Exception):
@@ -426,6 +447,8 @@ class Engine:
             self._stale = True
         sampling.load_own_states(loader._index_sampler, state.get("samplers") or [])
         checkpoint.restore_generator(loader.generator, state["generator"])
+        if self.quarantine is not None and state.get("quarantine"):
+            self.quarantine.load(state["quarantine"])
         self.ledger.epochs = state["epoch"]
         self.ledger.digest = Digest(bytes.fromhex(state["digest"]))
         self.resume_state = state

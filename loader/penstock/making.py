@@ -18,6 +18,8 @@ from .costs import UNTIMED, Counts, Slow, count_batch
 from .fetching import Fetcher, sample_count
 from .ready import Allocate
 from .seeding import BatchSeeder
+from .taking import by_signal_handler
+from .tolerating import NOTHING, Bad, Tolerance, TolerantFetcher, Without
 
 
 class Phases(Protocol):
@@ -65,8 +67,13 @@ class BatchMaker:
         phases: Phases,
         counts: Counts,
         allocate: Allocate | None = None,
+        tolerance: Tolerance | None = None,
     ) -> None:
         """`counts` are where sample times are counted; `allocate` gives memory for batches, from `fetch` on."""
+        self._tolerance = tolerance
+        self._batch = 0
+        self.bad: list[Bad] = []
+        """What was bad in the batch under way, if that is tolerated."""
         self.seeder: BatchSeeder | None = None
         """Seeds the random generators for every batch; None: nobody does."""
         self.samples = 0
@@ -92,23 +99,52 @@ class BatchMaker:
         self._phases.start(batch)
         self._fetcher = None
         self.samples, self.slow = 0, UNTIMED
+        self._batch = batch
+        if self._tolerance is not None:
+            self.bad = []
         if self.seeder is not None:
             self.seeder.seed(batch)
 
     def fetch(self, fetcher: Fetcher, indices: Any) -> Any:
         """Return the samples of the batch; StopIteration: there are no more."""
         self._fetcher, self._indices = fetcher, indices
-        samples = fetcher.fetch(indices)
+        fetch = fetcher.fetch if self._tolerance is None else self._fetch_what_can_be_had
+        samples = fetch(indices)
         self._phases.fetch_done()
         self._fetcher = None
-        self.samples = sample_count(self._auto_collation, samples)
+        self.samples = 0 if samples is NOTHING else sample_count(self._auto_collation, samples)
         if fetcher.stamps or fetcher.surprise:
             self.slow = count_batch(fetcher, self._counts, self._record)
         return samples
 
+    def _fetch_what_can_be_had(self, indices: Any) -> Any:
+        fetcher: Any = self._fetcher
+        if isinstance(fetcher, TolerantFetcher):
+            fetcher.batch, fetcher.seeder = self._batch, self.seeder
+            fetcher.without = {}
+            if isinstance(indices, Without):
+                fetcher.without = {place: Bad(*bad) for place, bad in indices.places.items()}
+                indices = self._indices = indices.indices
+        try:
+            samples = fetcher.fetch(indices)
+        finally:
+            self.bad = getattr(fetcher, "bad", [])
+        return NOTHING if self._auto_collation and self.bad and not sample_count(True, samples) else samples
+
     def collate(self, samples: Any) -> Any:
-        """Return the batch."""
-        data = self._collate(samples)
+        """Return the batch; NOTHING if nothing is left of it."""
+        if samples is NOTHING:
+            data = samples
+        elif self._tolerance is None:
+            data = self._collate(samples)
+        else:
+            try:
+                data = self._collate(samples)
+            except Exception as error:
+                if by_signal_handler(error):
+                    raise
+                self.bad = [*self.bad, self._tolerance.bad(None, "collate_fn", error, 1)]
+                self.samples, data = 0, NOTHING
         self._phases.collate_done()
         return data
 

@@ -67,6 +67,9 @@ def localized(merged: State, sampler: Any) -> State:
     batches, mine = _samplers(sampler)
     old = ranks[mine.rank % len(ranks)]
     state = {**old, "digest": _digests(ranks, mine.rank), "sampling": sampling.kind_of(sampler)}
+    quarantined = {each["index"]: each for rank in ranks for each in rank.get("quarantine") or []}
+    if quarantined:
+        state["quarantine"] = list(quarantined.values())
     if old["base_seed"] is not None:
         # More ranks than there were: each draws its own random numbers all the same.
         seed = old["base_seed"] + mine.rank // len(ranks) * _GOLDEN

@@ -205,6 +205,24 @@ class Stalls(Struct, frozen=True, array_like=True):
     """Their total length."""
 
 
+class Quarantined(Struct, frozen=True):
+    """A sample, or a batch, that failed and was left out or replaced. Since 2.2."""
+
+    index: Text = ""
+    """The sample's index; empty: of a stream, or a whole batch."""
+    where: Literal["dataset", "collate_fn"] = "dataset"
+    error: LongText = ""
+    """Type and message of the exception."""
+    traceback: LongText = ""
+    """Where it was raised; left out in what is published."""
+    times: Count = 0
+    """How often it was tried."""
+    epoch: Count = 0
+    """The epoch in which it failed last."""
+    batch: Count = 0
+    """The batch in which it failed last."""
+
+
 class Snapshot(Struct, frozen=True, tag="snapshot"):
     """One loader at one moment."""
 
@@ -251,6 +269,10 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     Since 2.1."""
     processors: Processors = field(default_factory=Processors)
     """Since 2.2."""
+    bad: Count = 0
+    """Samples, and batches, that are in quarantine. Since 2.2."""
+    quarantined: Annotated[list[Quarantined], Meta(max_length=100_000)] = field(default_factory=list)
+    """Which they are, the oldest first; in what is published the newest few. Since 2.2."""
 
     def knows(self, name: str) -> bool:
         """Whether a field, named as in `Unknown`, says anything."""

@@ -53,6 +53,13 @@ EXAMPLES = {
         "assert torch.equal(batch[0], list(batches)[-1][0]), 'the last batch is another one'\n"
         "assert train.stats().batches == 11",
     ),
+    "tolerate": Example(
+        DATA + "import os, tempfile\nos.chdir(tempfile.mkdtemp())\n"
+        "class Images(torch.utils.data.Dataset):\n    def __len__(self):\n        return 256\n"
+        "    def __getitem__(self, index):\n        if index == 70:\n            raise OSError('broken')\n"
+        "        return index\ndataset = Images()\n",
+        "assert train.stats().samples == 256 and open('bad.jsonl').read().startswith('{\"index\": 70')",
+    ),
     "ranks": Example(
         DATA + "from penstock import DistributedSampler\nstates = []\n"
         "for rank in range(4):\n    sampler = DistributedSampler(dataset, 4, rank)\n"

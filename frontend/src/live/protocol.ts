@@ -90,6 +90,10 @@ export interface Snapshot {
   unknown?: string[];
   /** Since 2.2. */
   processors: Processors;
+  /** Samples, and batches, that are in quarantine. Since 2.2. */
+  bad: number;
+  /** Which they are, the oldest first; in what is published the newest few. Since 2.2. */
+  quarantined: Quarantined[];
 }
 
 export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors"> {
@@ -463,6 +467,23 @@ export function decodeProcessors(wire: ProcessorsWire): Processors {
     others_ms: wire[1] ?? 0,
     training_ms: wire[2] ?? 0,
   };
+}
+
+/** A sample, or a batch, that failed and was left out or replaced. Since 2.2. */
+export interface Quarantined {
+  /** The sample's index; empty: of a stream, or a whole batch. */
+  index: string;
+  where: "collate_fn" | "dataset";
+  /** Type and message of the exception. */
+  error: string;
+  /** Where it was raised; left out in what is published. */
+  traceback: string;
+  /** How often it was tried. */
+  times: number;
+  /** The epoch in which it failed last. */
+  epoch: number;
+  /** The batch in which it failed last. */
+  batch: number;
 }
 
 /** Batch spans for the timeline: every batch at low rates, every `stride`-th at high ones. */

@@ -104,6 +104,7 @@ class EpochIterator(_BaseDataLoaderIter):
         self.place = Place(0 if state is None else state["batch"])
         self.number = self.ledger.next_epoch(self.place.batch)
         self.ended = self.exhausted = False
+        self._samples_before = self.ledger.samples
         self.opened += 1
         self._thread = None
         self._engine.register(self)

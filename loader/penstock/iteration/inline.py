@@ -20,6 +20,7 @@ from ..sampling import is_fixed
 from ..sizes import measure
 from ..taking import by_signal_handler
 from ..telemetry.costs import InlineCosts
+from ..tolerating import TolerantFetcher, TolerantStream
 from .base import EpochIterator, Place
 from .datapipes import distributed_settings
 
@@ -47,22 +48,31 @@ class InlineIterator(EpochIterator):
         recorded = self._engine.options.record_samples
         self.costs = InlineCosts(recorded, batch_size)
         self._moments = Moments()
-        self._maker = BatchMaker(self._auto, loader.collate_fn, recorded, self._moments, self.costs.counts)
+        tolerance = self._engine.tolerance()
+        self._maker = BatchMaker(
+            self._auto, loader.collate_fn, recorded, self._moments, self.costs.counts, tolerance=tolerance
+        )
         self._cause = Cause.STARTUP
         """Why training waits for the next batch."""
         self._fixed = self._iterable or is_fixed(self._index_sampler)
-        self._fetcher: MapFetcher | IterableFetcher
+        self._fetcher: MapFetcher | TolerantFetcher | IterableFetcher
         if self._iterable:
             saved = None if state is None else (shards_for(state, 0) or [None])[0]
             position = None if saved is None else saved["dataset"]
             is_over = saved is not None and saved.get("over", False)
-            self._fetcher = IterableFetcher(
-                self._dataset, self._auto, loader.drop_last, position, bool(recorded), over=is_over
-            )
+            arguments = self._dataset, self._auto, loader.drop_last, position, bool(recorded)
+            if tolerance is None:
+                self._fetcher = IterableFetcher(*arguments, over=is_over)
+            else:
+                self._fetcher = TolerantStream(tolerance, *arguments, over=is_over)
             self._fetcher.ended = saved is not None and saved["ended"]
+        elif tolerance is not None:
+            self._fetcher = TolerantFetcher(self._dataset, self._auto, tolerance, self._base_seed)
         else:
             self._fetcher = MapFetcher(self._dataset, self._auto, bool(recorded), self._maker.memory)
         self.open(state)
+        if isinstance(self._fetcher, TolerantFetcher):
+            self._fetcher.epoch = self.number
         self._indices: Any = self._sampler_iter
 
     def _next(self) -> Any:

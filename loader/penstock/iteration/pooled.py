@@ -47,6 +47,8 @@ LOST = b"lost"
 class PooledIterator(EpochIterator):
     samples_late = True
 
+    _make_task: Callable[[int, Any], Task] = Task
+
     def __init__(self, loader: DataLoader[Any]) -> None:
         if loader.prefetch_factor is not None and loader.prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
@@ -124,6 +126,7 @@ class PooledIterator(EpochIterator):
             persistent=bool(loader.persistent_workers),
             shared_seed=self._shared_seed,
             record_samples=options.record_samples,
+            tolerance=self._engine.tolerance(),
         )
         batch_size = (loader.batch_size or 0) if loader._auto_collation else None
         stall = int(options.stack_after * 1e9)
@@ -142,6 +145,7 @@ class PooledIterator(EpochIterator):
                 pin_mode=self.pin_mode,
                 observer=self.observer,
                 family=self.ledger,
+                sample_timeout=None if self._iterable else options.sample_timeout,
             )
         )
 
@@ -243,7 +247,7 @@ class PooledIterator(EpochIterator):
             if not self._indices:
                 self._exhausted = True
                 return None
-        task = Task(self._drawn, self._indices[0])
+        task = self._make_task(self._drawn, self._indices[0])
         self._tasks = [task]
         self._indices = []
         self._drawn += 1

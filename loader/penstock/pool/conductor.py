@@ -42,6 +42,7 @@ from .crews.crew import Crew, Order, Worker
 from .crews.reports import Arrived, Born, CrewLost, Died, Failed, Interrupted, Left, NotStarted, Report, Up
 from .dispatch import Dispatcher
 from .epoch import Epoch
+from .hangs import Hangs
 from .inbox import Inbox
 from .losses import Losses
 from .observer import Cause, Observer
@@ -72,6 +73,8 @@ class Conductor(threading.Thread):
         at_end: Callable[[Conductor], None],
         observer: Observer,
         family: object,
+        tolerates: bool = False,
+        sample_timeout: float | None = None,
     ) -> None:
         """`most`: ids of workers are below it. What else is given stands in the pool's `Settings`."""
         super().__init__(name="loader-conductor", daemon=True)
@@ -95,7 +98,8 @@ class Conductor(threading.Thread):
         self.waits = Waits(self.roster, observer)
         self._requests: deque[Request] = deque()
         self._arrivals = Arrivals(self._dispatcher, observer, pin)
-        self._losses = Losses(self._arrivals, observer, max_retries)
+        self._hangs = Hangs(self.roster, tolerates, sample_timeout, max_retries)
+        self._losses = Losses(self._arrivals, observer, max_retries, self._hangs)
         self._at_end = at_end
         self._unclaimed = [True]
         self._resume_at: float | None = None
@@ -197,12 +201,16 @@ class Conductor(threading.Thread):
             if not epoch.abandoned and not self.paused:
                 self._dispatcher.dispatch(epoch, self.target)
             self.waits.explain(epoch, self.paused)
+            self._hangs.look()
 
     def _patience(self) -> float | None:
         """How long the conductor may sleep, ms; None: until something happens."""
         timeout = self.waits.patience()
         if self._dispatcher.look_again and self.epoch is not None and not self.paused:
             timeout = min(timeout or LOOK_AGAIN, LOOK_AGAIN)
+        hangs = self._hangs.patience() if self.epoch is not None else None
+        if hangs is not None:
+            timeout = hangs if timeout is None else min(timeout, hangs)
         if self._resume_at is not None:
             resume = max(0.0, self._resume_at - time.monotonic()) * 1000 + 1
             timeout = resume if timeout is None else min(timeout, resume)

@@ -6,12 +6,14 @@ from ..failures import WorkerLostError
 from .arrivals import Arrivals
 from .crews.reports import Died
 from .epoch import Epoch
+from .hangs import Hangs
 from .observer import Observer
 
 
 class Losses:
-    def __init__(self, arrivals: Arrivals, observer: Observer, max_retries: int) -> None:
+    def __init__(self, arrivals: Arrivals, observer: Observer, max_retries: int, hangs: Hangs) -> None:
         self._arrivals = arrivals
+        self._hangs = hangs
         self._observer = observer
         self._max_retries = max_retries
         self._deaths_at_birth = 0
@@ -29,11 +31,13 @@ class Losses:
             observer.worker_died(worker.id, worker.pid, died.exitcode, -1, retried=False)
             return True
         window = epoch.window
+        ended_here = self._hangs.blame(window, died)
         loss = window.lose(window.owner(worker), died.message, died.number, died.blame, self._max_retries)
         observer.worker_died(worker.id, worker.pid, died.exitcode, died.batch, loss.retried)
         self._arrivals.deliver(epoch, loss.ready)
         if loss.recovered:
             observer.recovered()
+        if loss.recovered and not ended_here:  # else it is told with the batch
             observer.warn(loss.recovered)
         if worker.up or not died.blame:
             return True

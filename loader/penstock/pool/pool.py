@@ -62,6 +62,8 @@ class Settings:
     """Told of everything that happens."""
     family: object
     """The pools of one loader have the same one. It leads neither to a pool nor to the loader."""
+    sample_timeout: float | None = None
+    """Seconds that a sample of a map-style dataset may take before its worker is ended."""
 
 
 CLOSED = "the loader was closed while it was iterated over"
@@ -129,6 +131,8 @@ class Pool:
             functools.partial(_release, self.pin),
             settings.observer,
             settings.family,
+            settings.recipe.tolerance is not None,
+            settings.sample_timeout,
         )
 
     @property

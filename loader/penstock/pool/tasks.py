@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..failures import Failure
+from ..tolerating import Tolerance
 from .crews.payload import Payload
 
 
@@ -31,6 +32,8 @@ class Recipe:
     """Workers, and what their datasets remember, live on after an epoch."""
     shared_seed: int | None = None
     """For DataPipes: the seed that all workers of all ranks share in their first epoch."""
+    tolerance: Tolerance | None = None
+    """What to do about bad samples; None: they are errors."""
 
 
 class Batch(NamedTuple):
@@ -55,6 +58,8 @@ class Batch(NamedTuple):
     """(position, ns) of the slowest samples, if they are recorded."""
     state: Any = None
     """A shard's position after this batch, if its dataset can save it."""
+    bad: Any = None
+    """What was bad in it, as `Bad`s, if it was made all the same."""
 
     def is_end(self) -> bool:
         """Is it the end of a shard instead?"""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from ..failures import Failure
+    from ..tolerating import Bad
     from .crews.crew import Worker
     from .tasks import Batch
 
@@ -43,6 +44,8 @@ class Task:
     """Its number among all tasks that were handed to that worker."""
     crashes: int = 0
     """Workers that died of it."""
+    without: dict[int, Bad] | None = None
+    """Places of samples that are not to be tried, because workers hung or died there, and what is told of each."""
 
 
 @dataclass(slots=True, eq=False)

@@ -69,6 +69,16 @@ def kind_of(sampler: object) -> str:
     return tracking.kind_of(counterpart(sampler))
 
 
+def covers(sampler: object, length: int) -> bool:
+    """Is it known that it draws from all of a dataset of this length, and not from a part that somebody has chosen?"""
+    own = counterpart(sampler)
+    if type(own) is BatchSampler:
+        return covers(own.sampler, length)
+    if type(own) in (SequentialSampler, RandomSampler):
+        return length_of(own.data_source) == length
+    return type(own) in (DistributedSampler, FollowingSampler) and length_of(own.dataset) == length
+
+
 def is_fixed(sampler: object) -> bool:
     """Is it known that nothing can change the order of a pass once it has begun? Then it may be drawn far ahead."""
     own = counterpart(sampler)

@@ -9,19 +9,23 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from ..iteration.inline import InlineIterator
 from ..iteration.pooled import PooledIterator
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
-from ..protocol import LoaderState, Queues, SampleCost, Snapshot, Stalls, Worker
+from ..protocol import LoaderState, Quarantined, Queues, SampleCost, Snapshot, Stalls, Worker
 from ..usage import untold
 from .usage import Usage
 
 if TYPE_CHECKING:
     from ..iteration.base import EpochIterator
     from .ledger import Ledger
+
+
+PUBLISHED = 16
+"""How many of the samples in quarantine are in a published snapshot."""
 
 
 def take(
@@ -36,6 +40,7 @@ def take(
     target: int,
     pending: int | None,
     memory_budget: int | None,
+    quarantined: list[Quarantined] | None = None,
 ) -> Snapshot:
     now = time.monotonic_ns()
     usage.look()
@@ -70,7 +75,16 @@ def take(
         slowest=slowest,
         unknown=list(untold()) or UNSET,
         processors=usage.processors(),
+        bad=len(quarantined or ()),
+        quarantined=_shown(quarantined or [], published=seq > 0),
     )
+
+
+def _shown(quarantined: list[Quarantined], published: bool) -> list[Quarantined]:
+    """All of them here; to others the newest, without what is long."""
+    if not published:
+        return list(quarantined)
+    return [structs.replace(each, traceback="", error=each.error[:256]) for each in quarantined[-PUBLISHED:]]
 
 
 def _samples(

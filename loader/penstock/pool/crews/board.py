@@ -49,6 +49,10 @@ class Word:
     BASES = 16
     """Of the row behind all workers' only: 1 when the three words that follow are there, the bases of batches' seeds.
     Written once, by the first worker, after its `worker_init_fn`."""
+    SAMPLE = 20
+    """Place in the batch of the sample that is being made, from 1, or an `attempted` one; 0: none, or not told."""
+    SAMPLE_SINCE = 21
+    """When that began, ns of the monotonic clock."""
     COST = 32
     """From here on: counts of sample times."""
 
@@ -134,6 +138,12 @@ class Recorder:
         self._before = row[Word.BATCH]
         row[Word.BATCH] = batch
         row[Word.STARTED] += 1
+
+    def sample(self, place: int, now: int) -> None:
+        """The sample at this place of the batch is being made; -1: no sample is. Only told where somebody asks."""
+        row = self._row
+        row[Word.SAMPLE_SINCE] = now
+        row[Word.SAMPLE] = place + 1
 
     def fetch_done(self) -> None:
         self.fetched = self._enter(COLLATING)

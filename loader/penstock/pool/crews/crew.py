@@ -117,6 +117,17 @@ class Worker(ABC):
     def progress(self, now: int) -> Progress:
         """How far it is at this moment, ns of the monotonic clock. Any thread may ask, a few times a second."""
 
+    def sample(self) -> tuple[int, int]:
+        """Place in its batch of the sample that it makes, and since when, ns; place -1: at none, or it does not tell.
+
+        Asked a few times a second if a sample may not take for ever.
+        """
+        return -1, 0
+
+    def kill(self) -> bool:
+        """End it in the midst of a sample; False if that is not possible. Its death is reported."""
+        return False
+
     @abstractmethod
     def used(self) -> Used:
         """Memory and processor time, as the system tells them now. Any thread may ask, once a second."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from collections import deque
 from functools import partial
 from multiprocessing.context import BaseContext
-from signal import strsignal
 from typing import TYPE_CHECKING, Any
 
 from ...failures import signal_name
+from ...tolerating import Without
 from ...usage import Used, used_by
 from ..inbox import Inbox
 from ..memory import create_segment
@@ -62,7 +63,12 @@ class ProcessWorker(Worker):
         """The socket does not take more at the moment."""
 
     def give(self, epoch: int, tasks: list[Task]) -> None:
-        parcels = [(epoch, task.batch, task.shard, task.indices, task.number) for task in tasks]
+        parcels = [
+            (epoch, task.batch, task.shard, Without(task.indices, task.without), task.number)
+            if task.without
+            else (epoch, task.batch, task.shard, task.indices, task.number)
+            for task in tasks
+        ]
         self._crew.send(self, Tasks(parcels, *self.slots.collect(), self._crew.trim))
 
     def adopt(self, epoch: int, shard: int, state: Any) -> None:
@@ -102,6 +108,17 @@ class ProcessWorker(Worker):
             row[Word.SEND],
             row[Word.IDLE],
         )
+
+    def sample(self) -> tuple[int, int]:
+        place = self.row[Word.SAMPLE] - 1 if self.row[Word.STATE] == FETCHING else -1
+        return place, self.row[Word.SAMPLE_SINCE]
+
+    def kill(self) -> bool:
+        nursery = self._crew.nursery
+        if nursery is None:
+            return False
+        nursery.signal(self.key, signal.SIGKILL)
+        return True
 
     def used(self) -> Used:
         return used_by(self.pid) if self.pid else Used()
@@ -303,14 +320,14 @@ class ProcessCrew(Crew):
         """A worker's process has ended: report what it had sent, and then its end."""
         if not worker.closed:
             self._heed(worker, worker.channel.drain())
-        batch, costs = worker.at(), worker.costs()
+        batch, costs, (sample, _) = worker.at(), worker.costs(), worker.sample()
         number = worker.started() - 1 if batch >= 0 and blame else -1
         self.board.clear(worker.id)
         self._forget(worker)
         if worker.said_goodbye:
             self._inbox.put(Left(worker, exitcode, costs))
         else:
-            self._inbox.put(Died(worker, exitcode, _obituary(worker, exitcode), batch, number, blame, costs))
+            self._inbox.put(Died(worker, exitcode, _obituary(worker, exitcode), batch, number, blame, costs, sample))
 
     def _close(self, worker: ProcessWorker) -> None:
         if not worker.closed:
@@ -373,10 +390,10 @@ def _received(slots: SlotTable, fields: tuple[Any, ...]) -> Batch:
 
 
 def _obituary(worker: ProcessWorker, exitcode: int) -> str:
-    signal = signal_name(exitcode)
-    cause = f"signal {signal}" if signal else f"exit code {exitcode}"
+    name = signal_name(exitcode)
+    cause = f"signal {name}" if name else f"exit code {exitcode}"
     message = f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly: worker {worker.id}, {cause}"
-    if signal:  # torch's words, for those who look for them
-        words = strsignal(-exitcode)
+    if name:  # torch's words, for those who look for them
+        words = signal.strsignal(-exitcode)
         message = f"DataLoader worker (pid {worker.pid}) is killed by signal: {words}. {message}"
     return message

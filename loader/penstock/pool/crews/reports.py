@@ -55,6 +55,8 @@ class Died(NamedTuple):
     """It may have died of what it did; else it was lost with its crew."""
     costs: list[int]
     """The counts of its sample times."""
+    sample: int = -1
+    """Place in the batch of the sample that it was making; -1: not known."""
 
 
 class NotStarted(NamedTuple):

@@ -17,6 +17,7 @@ from torch.utils.data._utils import worker as torch_worker
 from ... import seeding
 from ...failures import UnpicklableError, describe_unpicklable
 from ...fetching import IterableFetcher
+from ...tolerating import TolerantStream
 from ..tasks import Recipe
 from .messages import Birth
 
@@ -147,7 +148,11 @@ class Shards:
             seeding.restore_random_streams(state["generators"])
         position = None if state is None else state["dataset"]
         time_all = bool(recipe.record_samples)
-        fetcher = IterableFetcher(dataset, recipe.auto_collation, recipe.drop_last, position, time_all, over=is_over)
+        arguments = dataset, recipe.auto_collation, recipe.drop_last, position, time_all
+        if recipe.tolerance is None:
+            fetcher = IterableFetcher(*arguments, over=is_over)
+        else:
+            fetcher = TolerantStream(recipe.tolerance, *arguments, over=is_over)
         if state is not None:
             fetcher.ended = state["ended"]
             if state["generators"] is not None and not is_over:

@@ -25,6 +25,7 @@ from ...failures import Failure, UnpicklableError, describe_unpicklable
 from ...fetching import IterableFetcher, MapFetcher
 from ...making import BatchMaker
 from ...ready import serve
+from ...tolerating import TolerantFetcher
 from ..tasks import Recipe
 from .board import Board, Recorder, Word
 from .channel import Channel, ChannelClosedError
@@ -61,6 +62,7 @@ class WorkerProcess:
             self._recorder,
             self._recorder.costs,
             self._allocate,
+            recipe.tolerance,
         )
         self._tasks: deque[tuple[int, int, int, Any, int]] = deque()
         self._finished: list[tuple[Any, ...]] = []
@@ -70,7 +72,7 @@ class WorkerProcess:
         self._pending = threading.Event()
         self._rescuer: threading.Thread | None = None
         self._epoch = -1
-        self._fetcher: MapFetcher | None = None
+        self._fetcher: MapFetcher | TolerantFetcher | None = None
         self._shards = Shards(recipe, birth) if recipe.iterable else None
         self._bases: seeding.Bases | None = None
         self._shared_seeds: dict[int, int] = {}
@@ -172,7 +174,7 @@ class WorkerProcess:
         """Answer a task that nobody wants done any more."""
         self._recorder.skip()
         now = self._recorder.moment()
-        self._keep((-1, -1, -1, None, None, 0, now, now, now, now, -1, 0, None, None), now, now)
+        self._keep((-1, -1, -1, None, None, 0, now, now, now, now, -1, 0, None, None, None), now, now)
 
     def _leave(self) -> None:
         self._recorder.retiring()
@@ -199,9 +201,14 @@ class WorkerProcess:
             time.sleep(0.001)
         return self._bases is not None
 
-    def _map_fetcher(self) -> MapFetcher:
-        if self._fetcher is None:
-            recipe = self._recipe
+    def _map_fetcher(self) -> MapFetcher | TolerantFetcher:
+        recipe = self._recipe
+        if self._fetcher is None and recipe.tolerance is not None:
+            self._fetcher = TolerantFetcher(
+                recipe.dataset, recipe.auto_collation, recipe.tolerance, self._birth.base_seed
+            )
+            self._fetcher.mark = self._recorder.sample
+        elif self._fetcher is None:
             recorded, memory = bool(recipe.record_samples), self._maker.memory
             self._fetcher = MapFetcher(recipe.dataset, recipe.auto_collation, recorded, memory)
         return self._fetcher
@@ -227,12 +234,14 @@ class WorkerProcess:
         failure: Failure | None = self._broken
         if failure is None and shard not in self._ended:
             try:
-                fetcher: MapFetcher | IterableFetcher
+                fetcher: MapFetcher | TolerantFetcher | IterableFetcher
                 if self._shards is not None:
                     fetcher = self._shards.fetcher(shard)
                     indices = range(self._recipe.batch_size or 1)
                 else:
                     fetcher = self._map_fetcher()
+                if isinstance(fetcher, TolerantFetcher):
+                    fetcher.epoch = epoch
                 where += f", batch {batch}"
                 samples = maker.fetch(fetcher, indices)
                 self._prepare()
@@ -259,7 +268,7 @@ class WorkerProcess:
             sent = recorder.encode_done(maker.samples, 0 if encoded is None else encoded.nbytes)
         fields = (
             epoch, batch, shard, encoded and tuple(encoded), failure, maker.samples,
-            recorder.started, recorder.fetched, recorder.collated, sent, *maker.slow, state,
+            recorder.started, recorder.fetched, recorder.collated, sent, *maker.slow, state, maker.bad or None,
         )  # fmt: skip
         self._keep(fields, recorder.started, sent, 0 if encoded is None else len(encoded.inline))
 

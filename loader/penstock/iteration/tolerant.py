@@ -1,0 +1,74 @@
+"""Iterators of loaders that tolerate bad samples: they are noted, and batches of which nothing is left passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..digest import Digest
+from ..pool.window import Task
+from ..quarantine import TooManyErrorsError
+from ..tolerating import NOTHING, Bad
+from .base import EpochIterator
+from .inline import InlineIterator
+from .pooled import PooledIterator
+
+
+class _Tolerant(EpochIterator):
+    def _next(self) -> Any:
+        while True:
+            data = super()._next()
+            bad = self._bad()
+            if bad:
+                self._note_bad(bad)
+            if data is not NOTHING:
+                return data
+            self._count()
+
+    def _note_bad(self, bad: list[Bad]) -> None:
+        quarantine, batch, counts = self._engine.quarantine, self.place.batch, self._next_counts
+        if quarantine is None:
+            return
+        digest = Digest(counts[3]).after(self.number, batch, [str(each.index) for each in bad if not each.stand_in], 0)
+        self._next_counts = (*counts[:3], digest)
+        try:
+            quarantine.note(self.number, batch, bad, counts[1] - self._samples_before + len(bad))
+        except TooManyErrorsError as error:
+            self._count()
+            self.close_epoch("failed", str(error).partition("\n")[0])
+            self._give_up(error)
+            raise
+
+    def _bad(self) -> list[Bad]:
+        """What was bad in the batch in hand."""
+        raise NotImplementedError
+
+    def _give_up(self, error: Exception) -> None:
+        """There are to be no more batches."""
+        raise NotImplementedError
+
+
+class TolerantInlineIterator(_Tolerant, InlineIterator):
+    def _bad(self) -> list[Bad]:
+        return self._maker.bad
+
+    def _give_up(self, error: Exception) -> None:  # noqa: ARG002
+        self._indices = iter(())
+
+
+class TolerantPooledIterator(_Tolerant, PooledIterator):
+    def _make_task(self, batch: int, indices: Any) -> Task:
+        """Without samples at which workers hung or died: those that live on would do so again."""
+        task, quarantine = Task(batch, indices), self._engine.quarantine
+        if quarantine is not None and quarantine.fatal:
+            keys = indices if isinstance(indices, list | tuple) else [indices]
+            known = {place: quarantine.fatal[key] for place, key in enumerate(keys) if key in quarantine.fatal}
+            task.without = known or None
+        return task
+
+    def _bad(self) -> list[Bad]:
+        batch = self._hand[0].batch
+        return [] if batch is None or not batch.bad else [Bad(*each) for each in batch.bad]
+
+    def _give_up(self, error: Exception) -> None:
+        if self._epoch is not None:
+            self._epoch.fail(error)
