@@ -144,6 +144,8 @@ export function command(some: Partial<CommandRecord> = {}): CommandRecord {
     group: "",
     workers: 6,
     resume_after: null,
+    seconds: null,
+    rate: null,
     before: 2,
     actual: null,
     at_batch: null,

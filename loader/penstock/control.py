@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 
 from .protocol import CommandState
 
+LONGEST_PROFILE, HIGHEST_RATE = 3600, 200
+"""What a profile may be asked for: seconds, looks a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -141,3 +144,15 @@ def check_resume_after(seconds: object) -> float | None:
     if not 0 < seconds < float("inf"):
         raise ValueError(f"pause expects a positive number of seconds, but got resume_after={seconds!r}")
     return float(seconds)
+
+
+def check_profile(seconds: object, rate: object) -> tuple[float | None, float]:
+    """Return for how long and how often a profile may be asked to look, or say what is wrong with it."""
+    for name, value in (("seconds", seconds), ("rate", rate)):
+        if (value is not None or name == "rate") and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise TypeError(f"profile expects a number, but got {name}={value!r}")
+    if isinstance(seconds, int | float) and not 0 < seconds <= LONGEST_PROFILE:
+        raise ValueError(f"profile expects up to {LONGEST_PROFILE} seconds, or None, but got seconds={seconds!r}")
+    if not isinstance(rate, int | float) or not 1 <= rate <= HIGHEST_RATE:
+        raise ValueError(f"profile expects a rate from 1 to {HIGHEST_RATE} looks a second, but got rate={rate!r}")
+    return float(seconds) if isinstance(seconds, int | float) else None, float(rate)

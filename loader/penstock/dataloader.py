@@ -22,6 +22,8 @@ from .iteration.inline import InlineIterator
 from .iteration.persistent import PersistentEpoch
 from .iteration.pooled import TORCHS_PREFETCH, PooledIterator
 from .iteration.tolerant import TolerantInlineIterator, TolerantPooledIterator
+from .profiling.profile import Profile
+from .profiling.session import Profiling
 from .protocol import Pause, Resize, Resume, Snapshot
 
 T_co = TypeVar("T_co", covariant=True)
@@ -268,6 +270,43 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """
         engine = self._penstock
         return engine.wait(engine.request(Resume()))
+
+    def profile(self, seconds: float = 10.0, rate: float = 50.0) -> Profile:
+        """Look for a while at which lines of the dataset the workers' time goes to. May be called from any thread.
+
+        It waits meanwhile: the loader must be iterated over by another thread, or there is soon nothing to see. In the
+        thread that iterates use `profiling`. The batches and their order stay the same.
+
+        Args:
+            seconds: For how long.
+            rate: Looks a second at each worker.
+
+        Returns:
+            What was seen: `print` shows the functions that cost most, `save` writes a file for speedscope or pprof.
+
+        Raises:
+            TypeError, ValueError: That is no time, or no rate.
+            RuntimeError: The loader is closed.
+        """
+        return self._penstock.start_profiling(seconds, rate).result()
+
+    def profiling(self, seconds: float | None = None, rate: float = 50.0) -> Profiling:
+        """Begin to look at which lines of the dataset the workers' time goes to, and return at once.
+
+        `with train.profiling() as profiling:` looks until the block ends; `profiling.profile` is what was seen.
+
+        Args:
+            seconds: For how long; None: until it is stopped.
+            rate: Looks a second at each worker. 5 cost next to nothing, and may go on for the whole training.
+
+        Returns:
+            The profile that is being taken.
+
+        Raises:
+            TypeError, ValueError: That is no time, or no rate.
+            RuntimeError: The loader is closed.
+        """
+        return self._penstock.start_profiling(seconds, rate)
 
     def refresh(self) -> None:
         """Make a persistent pool take the dataset as it is now, from the next epoch on.

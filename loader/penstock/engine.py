@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+import uuid
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,29 @@ from torch.utils.data import IterableDataset
 
 from . import checkpoint, sampling
 from .arguments import Options, given
-from .control import Gate, Outcome, Ticket, check_resume_after, check_workers
+from .control import Gate, Outcome, Ticket, check_profile, check_resume_after, check_workers
 from .digest import Digest
 from .fetching import saves
 from .fingerprint import Fingerprint, changed, fingerprint
 from .iteration.base import EpochIterator
+from .iteration.inline import ROOTS
 from .iteration.pooled import PooledIterator
 from .merging import localized
 from .pool.pool import wait_for_pools
-from .protocol import CommandEvent, LoaderState, Order, Pause, Resize, Resume, Snapshot, action_of
+from .profiling.profile import Profile
+from .profiling.session import LAST_WORDS, Profiling
+from .protocol import (
+    CommandEvent,
+    LoaderState,
+    Order,
+    Pause,
+    ProfilePart,
+    Resize,
+    Resume,
+    Snapshot,
+    TakeProfile,
+    action_of,
+)  # fmt: skip
 from .quarantine import Quarantine
 from .telemetry import snapshots
 from .telemetry.address import resolve
@@ -85,6 +100,8 @@ class Engine:
         if self.options.on_error != "raise":
             length = None if self.is_iterable else sampling.length_of(loader.dataset)
             self.quarantine = Quarantine(self.options.max_errors, self.options.quarantine, length)
+        self.profiling: Profiling | None = None
+        """The profile that is being taken."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process: pools, locks, the publisher."""
@@ -131,6 +148,9 @@ class Engine:
         others = [weakref.ref(each) for each in self._living() if each is not iterator]
         self._iterators = (*others, weakref.ref(iterator))
         self.resume_state = None
+        profiling = self.profiling
+        if profiling is not None and isinstance(iterator, PooledIterator):
+            iterator.pool.profile(profiling.profile.rate, profiling)
 
     def leave(self, iterator: EpochIterator) -> None:
         """An iterator's epoch is over. How far it was is kept: the iterator may be gone when somebody asks."""
@@ -232,6 +252,11 @@ class Engine:
                     self._pause(check_resume_after(order.resume_after), ticket)
                 case Resume():
                     self._resume(ticket)
+                case TakeProfile():
+                    self._stop_profiling()
+                    if order.seconds != 0:
+                        self.start_profiling(order.seconds, order.rate, command)
+                    ticket.settle("applied", self.loader.num_workers)
             return ticket
 
     def _resize(self, workers: int, ticket: Ticket) -> None:
@@ -267,6 +292,58 @@ class Engine:
         self.gate.resume()
         self._tell_pools(ticket, "resume")
 
+    def start_profiling(self, seconds: float | None, rate: float, command: str = "") -> Profiling:
+        """Begin to look at which lines workers are. One that is under way ends.
+
+        Args:
+            seconds: For how long; None: until it is stopped.
+            rate: Looks a second at each worker.
+            command: The id of the command that asked for it, if one did.
+
+        Raises:
+            TypeError, ValueError: That is no time, or no rate.
+            RuntimeError: The loader is closed, or there can be no more threads.
+        """
+        seconds, rate = check_profile(seconds, rate)
+        with self._control:
+            self._check_open()
+            self._stop_profiling()
+            profile = Profile(command or f"local-{uuid.uuid4().hex[:12]}", time.time(), rate)
+            engine, ledger = weakref.ref(self), self.ledger
+
+            def emit(part: ProfilePart) -> None:
+                loader = engine()
+                if loader is not None and loader.publisher:
+                    ledger.emit(part)
+                    loader.publisher.wake()
+
+            def end(profiling: Profiling) -> None:
+                loader = engine()
+                if loader is not None:
+                    loader._forget_profiling(profiling)
+
+            profiling = Profiling(profile, seconds, ROOTS, emit, end, wanted=lambda: engine() is not None)
+            profiling.start()
+            self.profiling = profiling
+            for iterator in self._pooled():
+                iterator.pool.profile(rate, profiling)
+        return profiling
+
+    def _stop_profiling(self) -> None:
+        """End the profile that is being taken, if there is one."""
+        if self.profiling is not None:
+            self.profiling.stop()
+
+    def _forget_profiling(self, profiling: Profiling) -> None:
+        """Nobody is to be looked at any more for this one."""
+        if self.profiling is profiling:
+            self.profiling = None
+            for iterator in self._pooled():
+                iterator.pool.profile(0, profiling)
+
+    def _pooled(self) -> list[PooledIterator]:
+        return [each for each in self._living() if isinstance(each, PooledIterator)]
+
     def wait(self, ticket: Ticket) -> Outcome:
         return ticket.wait(PATIENCE)
 
@@ -278,12 +355,16 @@ class Engine:
         loader = self.loader
         with self._control:
             self.is_closed = True
+            profiling = self.profiling
+            self._stop_profiling()
             iterators, loader._iterator = self._living(), None
         for iterator in iterators:
             iterator.close_epoch("abandoned")
             if isinstance(iterator, PooledIterator):
                 iterator.close()
         wait_for_pools(self.ledger)
+        if profiling is not None:
+            profiling.over.wait(2 * LAST_WORDS)
         self.gate.close()
         if self.publisher:
             self.publisher.wake()  # it sees that the loader is closed and says goodbye

@@ -7,6 +7,7 @@ given to training, placed into a slot, sent) is the business of whoever has it.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -15,7 +16,9 @@ import torch
 
 from .collating import collate_into, default_collate, in_huge_pages
 from .costs import UNTIMED, Counts, Slow, count_batch
-from .fetching import Fetcher, sample_count
+from .fetching import Fetcher, IterableFetcher, MapFetcher, sample_count
+from .profiling.phases import COLLATING, FETCHING, IDLE, SENDING
+from .profiling.stacks import codes_of
 from .ready import Allocate
 from .seeding import BatchSeeder
 from .taking import by_signal_handler
@@ -38,19 +41,29 @@ class Phases(Protocol):
 class Moments:
     """The phases of a batch that training makes itself: when it passed them, ns of the monotonic clock."""
 
-    __slots__ = ("collated", "fetched")
+    __slots__ = ("collated", "fetched", "words")
 
     def __init__(self) -> None:
         self.fetched = self.collated = -1
+        self.words = array("q", [IDLE, -1])
+        """State and batch, for a profile."""
 
     def start(self, batch: int) -> None:
         """The fetcher notes when it begins."""
+        self.words[1] = batch
+        self.words[0] = FETCHING
 
     def fetch_done(self) -> None:
         self.fetched = time.monotonic_ns()
+        self.words[0] = COLLATING
 
     def collate_done(self) -> None:
         self.collated = time.monotonic_ns()
+        self.words[0] = SENDING
+
+    def over(self) -> None:
+        """Training has it, or it has failed."""
+        self.words[0] = IDLE
 
 
 class BatchMaker:
@@ -160,3 +173,7 @@ class BatchMaker:
             return f", sample index {indices[position]!r}"
         except (TypeError, IndexError, KeyError):
             return f", sample index {indices!r}"
+
+
+ROOTS = codes_of(BatchMaker.fetch, BatchMaker.collate, MapFetcher.fetch, IterableFetcher.fetch)
+"""Code below which a profile's stacks begin: what it calls is the dataset, or collate_fn."""

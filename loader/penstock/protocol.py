@@ -489,7 +489,21 @@ class Resume(Struct, frozen=True, tag="resume", tag_field="action"):
     concern: ClassVar = "pause"
 
 
-Order: TypeAlias = Resize | Pause | Resume
+class TakeProfile(Struct, frozen=True, tag="profile", tag_field="action"):
+    """Look at which lines the workers spend their time.
+
+    What they see comes as events of the kind `profile`. One that is under way ends."""
+
+    seconds: Annotated[float, Meta(ge=0, le=3600)] | None = 10.0
+    """For how long; None: until another one, or 0 seconds, is asked for; 0: only end the one under way."""
+    rate: Annotated[float, Meta(ge=1, le=200)] = 50.0
+    """Looks a second at each worker."""
+
+    since: ClassVar = (2, 2)
+    concern: ClassVar = "profile"
+
+
+Order: TypeAlias = Resize | Pause | Resume | TakeProfile
 """What can be asked of a loader: a target to bring about, so that twice is the same as once; or something to look at.
 
 Each says the first version of the protocol that has it (`since`: older loaders are not asked), and what it is about
@@ -744,6 +758,10 @@ class CommandRecord(Struct, frozen=True):
     """resize: the workers asked for."""
     resume_after: float | None = None
     """pause: the seconds after which it ends by itself."""
+    seconds: float | None = None
+    """profile: for how long."""
+    rate: float | None = None
+    """profile: looks a second at each worker."""
     before: int | None = None
     """Workers when it was accepted."""
     actual: int | None = None

@@ -88,6 +88,21 @@ def _monitoring(workload: str) -> Case:
     )
 
 
+def _profiling(workload: str) -> Case:
+    return Case(
+        name=f"profiling/{workload}",
+        group="profiling",
+        variants=("null", "profiled"),
+        subjects=("profiled",),
+        measure=Measure("profiling", "measure", workload=workload, workers=2, seconds=60),
+        figures=(
+            Figure("ratio", "of unprofiled", pick="median", ratio="none", target=Target(0.99, of="value")),
+            Figure("error", "± (95 %)", less_is_better=True, pick="median", ratio="none"),
+        ),
+        timeout=180,
+    )
+
+
 _cases = (
     _throughput("tiny1", 1, 1500),
     _throughput("tiny1", 2, 2000, target=10),
@@ -186,6 +201,9 @@ _cases = (
     ),
     _monitoring("tiny1"),
     _monitoring("dict20"),
+    _profiling("tiny64"),
+    _profiling("dict20"),
+    _profiling("jpeg"),
 )
 
 CASES = {case.name: case for case in _cases}

@@ -46,6 +46,11 @@ EXAMPLES = {
         "assert train.stats().target == 8 and train.stats().state == 'running'\n"
         "assert sum(1 for batch in batches) == 127\nassert train.num_workers == 8",
     ),
+    "profile": Example(
+        DATA
+        + "import os, tempfile\nos.chdir(tempfile.mkdtemp())\ntrain = DataLoader(dataset, batch_size=8, num_workers=2)",
+        "assert os.path.getsize('epoch.speedscope.json') > 100 and train.stats().batches == 128",
+    ),
     "save": Example(
         DATA + MODEL + "import tempfile\npath = tempfile.mkdtemp() + '/state.pt'\n"
         "train = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=2)\n"

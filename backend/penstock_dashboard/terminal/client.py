@@ -86,6 +86,11 @@ class Client:
         query = urlencode([*(("kind", kind) for kind in NOTABLE), ("limit", limit)])
         return self._get(f"/api/loaders/{_part(identifier)}/events?{query}", list[StoredEvent])
 
+    def profile_parts(self, identifier: str, after: int) -> list[StoredEvent]:
+        """Those that came after an event, in order."""
+        query = urlencode({"kind": "profile", "after": after})
+        return self._get(f"/api/loaders/{_part(identifier)}/events?{query}", list[StoredEvent])
+
     def commands(self, identifier: str) -> list[CommandRecord]:
         return self._get(f"/api/loaders/{_part(identifier)}/commands?limit=20", list[CommandRecord])
 

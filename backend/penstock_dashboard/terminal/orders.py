@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from penstock.protocol import ORDERS, CommandRecord, Order, Pause, Resize
+from penstock.protocol import ORDERS, CommandRecord, Order, Pause, Resize, TakeProfile
 
-from ..terminal import options, targets
+from ..terminal import options, profiles, targets
 from ..terminal.client import Client, Ordered, Refusal
 from ..terminal.options import FINE, REFUSED, TARGETS, Failure
 from ..terminal.outcomes import OVER, sentence
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 POLL = 0.05
 """Seconds between two looks at a command that is under way."""
 
+
+def _seconds(text: str) -> float | None:
+    return None if text == "none" else float(text)
+
+
 ARGUMENTS: dict[type[Order], list[tuple[str, dict[str, Any]]]] = {
     Resize: [("workers", {"type": int, "metavar": "N", "help": "the number of workers there shall be"})],
     Pause: [
@@ -30,8 +35,27 @@ ARGUMENTS: dict[type[Order], list[tuple[str, dict[str, Any]]]] = {
             {"type": float, "metavar": "SECONDS", "help": "resume by itself after so long (at most a day)"},
         )
     ],
+    TakeProfile: [
+        (
+            "--seconds",
+            {
+                "type": _seconds,
+                "default": 10.0,
+                "metavar": "SECONDS",
+                "help": "for how long (10; none: until 0 is asked for)",
+            },
+        ),
+        (
+            "--rate",
+            {"type": float, "default": 50.0, "metavar": "HZ", "help": "looks a second at each worker (50)"},
+        ),
+        (
+            "-o/--output",
+            {"metavar": "FILE", "help": "save it as *.speedscope.json, *.pb.gz (pprof) or *.folded (flame graphs)"},
+        ),
+    ],
 }
-"""Kind of order → what is said besides the target: each is called like a field of the order."""
+"""Kind of order → what is said besides the target: each is called like a field of the order, but for `--output`."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -41,7 +65,7 @@ def add_parser(subparsers: Subparsers) -> None:
         options.add_options(parser)
         parser.add_argument("target", type=targets.parse, metavar="TARGET", help="RUN, RUN/LOADER or RUN/RANK/LOADER")
         for name, how in ARGUMENTS.get(kind, ()):
-            parser.add_argument(name, **how)
+            parser.add_argument(*name.split("/"), **how)
         parser.add_argument(
             "--wait",
             action=argparse.BooleanOptionalAction,
@@ -58,6 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
     target: Target = arguments.target
     kind = ORDERS[arguments.action]
     order = kind(**{name: getattr(arguments, name) for name in kind.__struct_fields__})
+    profiles.check_output(getattr(arguments, "output", None))
     try:
         ordered = client.order(target, order)
     except Refusal as refusal:
@@ -73,8 +98,20 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         for refused in ordered.refused:
             print(f"penstock {arguments.action}: {refused.reason}", file=sys.stderr)
+    if isinstance(order, TakeProfile) and order.seconds and arguments.wait:
+        _show_profiles(client, over, order.seconds, arguments)
     failed = any(command.state in OVER and command.state != "applied" for command in over)
     return REFUSED if failed or _missed(client, ordered) else FINE
+
+
+def _show_profiles(client: Client, over: list[CommandRecord], seconds: float, arguments: argparse.Namespace) -> None:
+    begun = [command for command in over if command.state == "applied"]
+    for command in begun:
+        profile = profiles.wait_for(client, command, seconds)
+        if not arguments.json:
+            print(f"{command.loader}: {profile}", flush=True)
+        if arguments.output is not None:
+            profile.save(profiles.output_for(arguments.output, command.loader, len(begun) > 1))
 
 
 def _wait(client: Client, command: CommandRecord) -> CommandRecord:

@@ -69,12 +69,18 @@ def target(command: CommandRecord, unit: str) -> str:
         return f"{goal} workers" if command.before is None else f"{command.before} → {goal}{unit}"
     if command.action == "pause" and command.resume_after is not None:
         return f"pause for {count(command.resume_after)} s"
+    if command.action == "profile":
+        return "end the profile" if command.seconds == 0 else _profile(command.seconds)
     return command.action
+
+
+def _profile(seconds: float | None) -> str:
+    return "profile until told to end" if seconds is None else f"profile of {count(seconds)} s"
 
 
 def resumes_at(commands: Iterable[CommandRecord]) -> float | None:
     """When a pause that is in force ends by itself, by the backend's clock; None if it does not."""
-    held = [each for each in commands if each.action != "resize" and each.state == "applied"]
+    held = [each for each in commands if each.action in ("pause", "resume") and each.state == "applied"]
     if not held or held[-1].action == "resume" or held[-1].resume_after is None:
         return None
     at = next((step.at for step in held[-1].transitions if step.state == "applied"), None)

@@ -74,6 +74,9 @@ function target(command: CommandRecord): string {
     }
     case "pause":
       return command.resume_after === null ? "pause" : `pause for ${count(command.resume_after)} s`;
+    case "profile":
+      if (command.seconds === 0) return "end the profile";
+      return command.seconds === null ? "profile until told to end" : `profile of ${count(command.seconds)} s`;
     default:
       return command.action;
   }
@@ -83,7 +86,8 @@ function target(command: CommandRecord): string {
 export function resumesAt(commands: readonly CommandRecord[]): number | null {
   for (let place = commands.length - 1; place >= 0; place--) {
     const command = commands[place] as CommandRecord;
-    if (command.action === "resize" || command.state !== "applied") continue;
+    if (command.action !== "pause" && command.action !== "resume") continue;
+    if (command.state !== "applied") continue;
     if (command.action === "resume" || command.resume_after === null) return null;
     const applied = command.transitions.find(({ state }) => state === "applied");
     return applied === undefined ? null : applied.at + command.resume_after;

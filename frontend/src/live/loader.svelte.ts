@@ -4,6 +4,7 @@ import { withCommand } from "./commands";
 import { connection, type Listener } from "./connection.svelte";
 import { EVENT_KINDS, merged, type NotableEvent } from "./events";
 import type { CommandRecord, Frame, History, LoaderDetail, Rates, StoredEvent, ToViewer } from "./protocol";
+import { ProfileLog } from "./profiles";
 import { SpanLog } from "./spans";
 import { Track } from "./track";
 import { type WorkerLine, WorkerRates } from "./workers";
@@ -35,6 +36,11 @@ export class LoaderFeed implements Listener {
 
   readonly track = new Track(0, FINE);
   readonly spans = new SpanLog();
+  readonly profiles = new ProfileLog();
+  /** Rises with every part of a profile. */
+  profiled = $state(0);
+  /** The worker whose profile was asked for, from an event; null: none. */
+  profileOf = $state<number | null>(null);
   readonly clock = new DataAge(connection.clock);
   readonly #workers = new WorkerRates();
   readonly #observers = new Set<(frame: Frame | null) => void>();
@@ -100,6 +106,7 @@ export class LoaderFeed implements Listener {
     if (this.#lastEvent === 0) {
       void this.#fetchEvents(0);
       void this.#fetchSpans();
+      void this.#fetchProfiles();
     }
     api.commands(this.id).then(
       (records) => {
@@ -192,6 +199,7 @@ export class LoaderFeed implements Listener {
     for (const { id, event } of stored) {
       if (id <= this.#lastEvent) continue;
       this.#lastEvent = id;
+      if (event.kind === "profile" && this.profiles.add(event)) this.profiled += 1;
       if (event.kind !== "spans") continue;
       if (this.#early === null) this.spans.add(event);
       else this.#early.push({ id, loader: this.id, event });
@@ -216,6 +224,12 @@ export class LoaderFeed implements Listener {
     const known = new Set(stored.map(({ id }) => id));
     for (const { event } of [...stored, ...waiting.filter(({ id }) => !known.has(id))]) {
       if (event.kind === "spans") this.spans.add(event);
+    }
+  }
+
+  async #fetchProfiles(): Promise<void> {
+    for (const { event } of await api.events(this.id, ["profile"], 200).catch(() => [])) {
+      if (event.kind === "profile" && this.profiles.add(event)) this.profiled += 1;
     }
   }
 

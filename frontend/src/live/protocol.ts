@@ -768,6 +768,15 @@ export interface Resume {
   action: "resume";
 }
 
+/** Look at which lines the workers spend their time. What they see comes as events of the kind `profile`. One that is under way ends. */
+export interface TakeProfile {
+  action: "profile";
+  /** For how long; None: until another one, or 0 seconds, is asked for; 0: only end the one under way. */
+  seconds: number | null;
+  /** Looks a second at each worker. */
+  rate: number;
+}
+
 /** The backend's first message to a viewer. */
 export interface Session {
   type: "session";
@@ -1091,6 +1100,10 @@ export interface CommandRecord {
   workers: number | null;
   /** pause: the seconds after which it ends by itself. */
   resume_after: number | null;
+  /** profile: for how long. */
+  seconds: number | null;
+  /** profile: looks a second at each worker. */
+  rate: number | null;
   /** Workers when it was accepted. */
   before: number | null;
   actual: number | null;
@@ -1183,4 +1196,4 @@ export function decodeEvent(wire: EventWire): Event {
   }
 }
 
-export type Order = Resize | Pause | Resume;
+export type Order = Resize | Pause | Resume | TakeProfile;

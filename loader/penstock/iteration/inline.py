@@ -12,9 +12,11 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from ..checkpoint import CANNOT_SAVE, State, shards_for, unsaved
 from ..costs import UNTIMED
 from ..fetching import IterableFetcher, MapFetcher
+from ..making import ROOTS as BELOW
 from ..making import BatchMaker, Moments
 from ..pinning import pin
 from ..pool.observer import Cause
+from ..profiling.stacks import codes_of
 from ..protocol import CommandEvent
 from ..sampling import is_fixed
 from ..sizes import measure
@@ -84,6 +86,9 @@ class InlineIterator(EpochIterator):
         if self._gate.closed:
             raise RuntimeError("the loader was closed while it was iterated over")
         batch, maker = self.place.batch, self._maker
+        profiling = self._engine.profiling
+        if profiling is not None:
+            profiling.look_at_this_thread(TRAINING, self._moments.words)
         times.wait(time.monotonic_ns(), self._cause)
         try:
             if not self._hand:
@@ -106,6 +111,7 @@ class InlineIterator(EpochIterator):
             self.close_epoch("ended")
             raise
         finally:
+            self._moments.over()
             done = time.monotonic_ns()
             times.leave(done)
         self._cause = Cause.STARVATION
@@ -164,3 +170,7 @@ class InlineIterator(EpochIterator):
             return unsaved(CANNOT_SAVE) if self.place.batch else {"shards": None, "turn": 0}
         shard = {"dataset": self._fetcher.state_dict(), "ended": self._fetcher.ended, "generators": None}
         return {"shards": [shard], "turn": 0}
+
+
+ROOTS = BELOW | codes_of(InlineIterator._next)
+"""Code below which a profile's stacks begin."""

@@ -46,7 +46,7 @@ from .hangs import Hangs
 from .inbox import Inbox
 from .losses import Losses
 from .observer import Cause, Observer
-from .requests import BeginEpoch, ChangeWorkers, GoOn, Hold, LeaveEpoch, Request, Revived, TakeStack
+from .requests import BeginEpoch, ChangeWorkers, GoOn, Hold, LeaveEpoch, Request, Revived, SampleStacks, TakeStack
 from .roster import Roster
 from .signals import Doorbell, emptied
 from .waits import Waits
@@ -104,6 +104,7 @@ class Conductor(threading.Thread):
         self._unclaimed = [True]
         self._resume_at: float | None = None
         self._resizing: Ticket | None = None
+        self._sampling: SampleStacks | None = None
         self._unsettled = True
         """The number of workers may not be what it should be."""
         self._given_up = False
@@ -233,6 +234,11 @@ class Conductor(threading.Thread):
                 self._go_on(ticket)
             case TakeStack(answer, task):
                 answer(self.waits.stack(self.epoch, task))
+            case SampleStacks(rate, sink):
+                self._sampling = request if rate else None
+                for worker in self.roster:
+                    if worker.up:
+                        worker.profile(rate, sink)
             case Revived():
                 pass  # whatever was asked for, the number of workers is looked at
 
@@ -358,6 +364,8 @@ class Conductor(threading.Thread):
             case Up(worker):
                 worker.up = True
                 self._losses.start_over()
+                if self._sampling is not None:
+                    worker.profile(*self._sampling)
                 return
             case Born(worker):
                 worker.born = True

@@ -16,6 +16,7 @@ from typing import Any
 from ..control import Ticket
 from ..failures import raise_error
 from ..pinning import PinStage
+from ..profiling.session import Sink
 from ..protocol import PinMode
 from ..taking import popping
 from .conductor import HURRY, Conductor
@@ -24,7 +25,7 @@ from .epoch import Epoch
 from .inbox import Inbox
 from .map_window import MapWindow
 from .observer import Clock, Observer
-from .requests import BeginEpoch, ChangeWorkers, GoOn, Hold, LeaveEpoch, Revived, TakeStack
+from .requests import BeginEpoch, ChangeWorkers, GoOn, Hold, LeaveEpoch, Revived, SampleStacks, TakeStack
 from .sharding import Shard, ShardedWindow
 from .tasks import Recipe
 from .window import Finished, Limits, Task, Window
@@ -233,6 +234,10 @@ class Pool:
 
     def resume(self, ticket: Ticket | None) -> None:
         self._conductor.request(GoOn(ticket))
+
+    def profile(self, rate: float, sink: Sink) -> None:
+        """Look so many times a second at which line workers are, and tell `sink`; 0: no longer."""
+        self._conductor.request(SampleStacks(rate, sink))
 
     def close(self, grace: float = 5.0, *, wait: bool = True) -> None:
         """End every process and thread of the pool. Workers may take `grace` seconds to finish their batch.

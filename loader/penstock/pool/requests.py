@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..control import Ticket
+from ..profiling.session import Sink
 from .epoch import Epoch
 from .window import Task
 
@@ -50,8 +51,15 @@ class TakeStack(NamedTuple):
     task: Task | None
 
 
+class SampleStacks(NamedTuple):
+    """Have all workers sample their stacks so often a second, those too that are yet to come; 0: no longer."""
+
+    rate: float
+    sink: Sink
+
+
 class Revived(NamedTuple):
     """A crew that was lost can grow again."""
 
 
-Request = BeginEpoch | LeaveEpoch | ChangeWorkers | Hold | GoOn | TakeStack | Revived
+Request = BeginEpoch | LeaveEpoch | ChangeWorkers | Hold | GoOn | TakeStack | SampleStacks | Revived

@@ -26,11 +26,11 @@ _LIBRARIES = _library_folders()
 def is_users(file: str) -> bool:
     """Whether a file, named as code objects name theirs, is neither installed, nor Python's own, nor ours.
 
-    What was made from a text and has no file, as dataclasses make their methods, is a library's; what was typed into a
-    notebook or an interpreter is the user's.
+    What has no file is a library's as a rule; but what was typed into a notebook, an interpreter or a command line is
+    the user's.
     """
     if file.startswith("<"):
-        return file.startswith(("<stdin", "<ipython", "<python-input"))
+        return file.startswith(("<string>", "<stdin", "<ipython", "<python-input"))
     if any(mark in file for mark in _INSTALLED):
         return False
     return not file.startswith((_OURS, *_LIBRARIES))

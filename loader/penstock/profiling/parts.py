@@ -164,10 +164,14 @@ class PartReader:
         self._idle = idle
         self._functions: list[int] = []
         self._nodes: list[int] = [ROOT]
+        self._next = 0
 
     def add(self, part: ProfilePart) -> None:
-        """Raises ValueError if a part before it is missing."""
+        """Raises ValueError if it is not the next one, or refers to what was never said."""
         tree = self._tree
+        if part.part != self._next:
+            raise ValueError(f"part {part.part} of profile {part.profile!r} follows one that is missing")
+        self._next += 1
         try:
             for name, file, line, user in map(msgspec.structs.astuple, part.functions):
                 self._functions.append(tree.function(Function(name, file, line, user)))
@@ -178,6 +182,6 @@ class PartReader:
                 for node, wall, processor in zip(group.nodes, group.wall_ms, group.processor_ms, strict=True):
                     tree.add(group.worker, phase, self._nodes[node], wall * 1_000_000, processor * 1_000_000)
         except IndexError:
-            raise ValueError(f"part {part.part} of profile {part.profile!r} follows one that is missing") from None
+            raise ValueError(f"part {part.part} of profile {part.profile!r} is not understood") from None
         for worker, ms in part.idle_ms:
             self._idle[worker] = self._idle.get(worker, 0) + ms * 1_000_000

@@ -35,6 +35,7 @@ class Profile:
         self.tree = Tree()
         self.idle: dict[int, int] = {}
         """Worker → ns in which it had nothing to do."""
+        self._reader = PartReader(self.tree, self.idle)
 
     @classmethod
     def from_parts(cls, parts: Iterable[ProfilePart]) -> Profile:
@@ -44,18 +45,23 @@ class Profile:
             ValueError: There are none, or they are not of one profile.
         """
         profile: Profile | None = None
-        reader: PartReader | None = None
         for part in parts:
-            if profile is None or reader is None:
-                profile = cls(part.profile, part.began, part.rate)
-                reader = PartReader(profile.tree, profile.idle)
-            if part.profile != profile.id:
-                raise ValueError(f"parts of two profiles, {profile.id!r} and {part.profile!r}")
-            reader.add(part)
-            profile.seconds = part.seconds
+            profile = profile or cls(part.profile, part.began, part.rate)
+            profile.add(part)
         if profile is None:
             raise ValueError("a profile has at least one part")
         return profile
+
+    def add(self, part: ProfilePart) -> None:
+        """Put the next part to it.
+
+        Raises:
+            ValueError: It is of another profile, or one before it is missing.
+        """
+        if part.profile != self.id:
+            raise ValueError(f"parts of two profiles, {self.id!r} and {part.profile!r}")
+        self._reader.add(part)
+        self.seconds = part.seconds
 
     @property
     def title(self) -> str:

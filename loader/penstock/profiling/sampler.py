@@ -37,7 +37,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, count, repeat
 from operator import attrgetter, call, itemgetter
 from types import CodeType
 from typing import Any, NamedTuple
@@ -57,6 +57,7 @@ _THREAD = getattr(resource, "RUSAGE_THREAD", None)
 """None: only Linux counts what one thread does."""
 _GOLDEN = 0.6180339887498949
 
+_sources = count()
 _place = attrgetter("f_code", "f_lasti")
 _clock = time.monotonic_ns
 
@@ -101,13 +102,17 @@ class Look(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What a sampler has seen of one worker since its last chunk."""
+    """What a sampler has seen of one thread since its last chunk. The first one comes at once, and is empty."""
 
+    source: int
+    """The same for all chunks that number their stacks together; no two samplers of a process have the same."""
     worker: int
     news: News
     """Stacks that the looks of this chunk are the first to speak of."""
     looks: bytes
     """Rows of 64-bit integers, in the order of `Look`."""
+    last: bool = False
+    """Nothing more is looked at there."""
 
     def rows(self) -> list[Look]:
         numbers = array("q", self.looks)
@@ -142,6 +147,7 @@ class Looks:
 
     def __init__(self, target: Target, roots: frozenset[CodeType], idle: Callable[[int], bool]) -> None:
         self.target = target
+        self._source = next(_sources)
         self._stacks = Stacks(roots)
         self._idle = idle
         self._rows: list[tuple[int, int, int, int, int, bool]] = []
@@ -165,18 +171,16 @@ class Looks:
         self._rows.append((moment, state, batch, stack, wall, runs))
         return True
 
-    def take(self) -> Chunk | None:
-        """What was seen since the last call; None: nothing."""
+    def take(self, *, last: bool) -> Chunk:
+        """What was seen since the last call."""
         rows, self._rows = self._rows, []
-        if not rows:
-            return None
         now = self._time()
         used, self._processor = now - self._processor, now
         shares = _shared_out(used, [wall if runs else 0 for *_, wall, runs in rows], [row[4] for row in rows])
         numbers = array("q")
         for (moment, state, batch, stack, wall, _), share in zip(rows, shares, strict=True):
             numbers.extend((moment, state, batch, stack, wall, share))
-        return Chunk(self.target.worker, self._stacks.take_news(), numbers.tobytes())
+        return Chunk(self._source, self.target.worker, self._stacks.take_news(), numbers.tobytes(), last)
 
     def _time(self) -> int:
         try:
@@ -237,11 +241,17 @@ class Sampler:
         self._halting = False
 
     def watch(self, target: Target) -> None:
-        """Look at this thread, too, from now on. One that ends is forgotten."""
-        self._targets = {**self._targets, target.thread: Looks(target, self._roots, self._idle)}
+        """Look at this thread, too, from now on. One that ends is forgotten. Called by one thread at a time."""
+        looks = Looks(target, self._roots, self._idle)
+        before = self._targets.get(target.thread)
+        if before is not None:
+            self._deliver(before.take(last=True))
+        self._deliver(looks.take(last=False))
+        self._targets = {**self._targets, target.thread: looks}
 
-    def watches(self, thread: int) -> bool:
-        return thread in self._targets
+    def watches(self, words: memoryview | array[int]) -> bool:
+        """Is a thread looked at that writes there?"""
+        return any(looks.target.words is words for looks in self._targets.values())
 
     def start(self) -> None:
         """Raises RuntimeError where there can be no more threads."""
@@ -254,7 +264,7 @@ class Sampler:
         if self in _running:
             _running.discard(self)
             self._halt()
-            self._hand_over()
+            self._hand_over(last=True)
 
     def _launch(self) -> None:
         self._halting = False
@@ -279,7 +289,7 @@ class Sampler:
             pass
 
     def _run(self) -> None:
-        pace = _Pace()
+        _pace.begin()
         try:
             flush_at = _clock() + int(APART * 1e9)
             while not self._halting and self._wanted():
@@ -289,14 +299,14 @@ class Sampler:
                 if now >= flush_at:
                     flush_at = now + int(APART * 1e9)
                     self._hand_over()
-                    pace.choose(len(self._targets))
+                    _pace.choose(len(self._targets))
             if not self._halting:
                 _running.discard(self)
-                self._hand_over()
+                self._hand_over(last=True)
         except Exception:
             _running.discard(self)
         finally:
-            pace.restore()
+            _pace.end()
             self._over.release()
 
     def _wait(self) -> int:
@@ -309,38 +319,47 @@ class Sampler:
         locked = _waits() - before > 1  # one for the sleep; another for the interpreter lock
         wall = self._schedule.count(now) * self._schedule.period
         gone = [thread for thread, looks in self._targets.items() if wall and not looks.add(now, wall, locked)]
-        if gone:
-            self._hand_over()
-            self._targets = {thread: looks for thread, looks in self._targets.items() if thread not in gone}
+        for thread in gone:
+            self._deliver(self._targets[thread].take(last=True))
+            self._targets = {other: looks for other, looks in self._targets.items() if other != thread}
         return now
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, *, last: bool = False) -> None:
         for looks in self._targets.values():
-            chunk = looks.take()
-            if chunk is not None:
-                self._deliver(chunk)
+            self._deliver(looks.take(last=last))
 
 
 class _Pace:
-    """How long threads of this process wait for the interpreter lock while a sampler runs."""
+    """How long threads of this process wait for the interpreter lock while samplers run."""
 
     def __init__(self) -> None:
-        self._before = sys.getswitchinterval()
-        self._set = 0.0
+        self._samplers = 0
+        self._before = self._set = 0.0
+
+    def begin(self) -> None:
+        self._samplers += 1
+        if self._samplers == 1:
+            self._before, self._set = sys.getswitchinterval(), 0.0
         self.choose(1)
 
     def choose(self, targets: int) -> None:
         """Judge by the number of Python threads: those looked at, the sampler, and one of ours that rarely wakes."""
-        if self._set and abs(sys.getswitchinterval() - self._set) > 1e-6:
-            return  # somebody else has set it meanwhile
         wanted = HASTE if len(sys._current_frames()) <= targets + 2 else PATIENCE
-        if wanted < self._before and wanted != self._set:
+        if wanted < self._before and not self._is_others():
             sys.setswitchinterval(wanted)
             self._set = wanted
 
-    def restore(self) -> None:
-        if self._set and abs(sys.getswitchinterval() - self._set) < 1e-6:
+    def end(self) -> None:
+        self._samplers -= 1
+        if not self._samplers and self._set and not self._is_others():
             sys.setswitchinterval(self._before)
+
+    def _is_others(self) -> bool:
+        """Has somebody else set it meanwhile?"""
+        return self._set != 0.0 and abs(sys.getswitchinterval() - self._set) > 1e-6
+
+
+_pace = _Pace()
 
 
 def _waits() -> int:

@@ -7,10 +7,10 @@ for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dis import opmap
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .ownership import is_users
 
@@ -107,6 +107,12 @@ class Stacks:
             if code.co_code[offset : offset + 1] == bytes([_RESUME]):
                 self._entered.add(place)
         return number
+
+
+def codes_of(*functions: Callable[..., Any]) -> frozenset[CodeType]:
+    """The code of functions, and of the comprehensions in them."""
+    codes = {function.__code__ for function in functions}
+    return frozenset(codes | {part for code in codes for part in code.co_consts if isinstance(part, CodeType)})
 
 
 def _described(code: CodeType) -> Function:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.backend.harness import ROOT, SECRETS, Running, until
+from tests.backend.terminal.conftest import Call
 from tests.backend.terminal.screen import screen
+from tests.loader.profiling.test_formats import check_speedscope
 
 SCRIPT = """
 import ctypes, sys, time
@@ -64,3 +67,20 @@ def test_a_real_pool_is_resized_and_paused(server: Running) -> None:
             shown.press("p")
             shown.shows("Applied: resume at batch")
             shown.shows(r"(?m)^running ")
+
+
+def test_a_real_pool_is_profiled_from_the_terminal(server: Running, call: Call, tmp_path: Path) -> None:
+    with training(server):
+        until(lambda: any(row["id"] == LOADER and row["workers"] for row in server.get("/api/loaders")), "training")
+        assert call("profile", "trained/train", "-o", "x.svg")[:2] == (1, "")
+        file = tmp_path / "x.speedscope.json"
+        status, out, err = call("profile", "trained/train", "--seconds", "2", "--rate", "100", "-o", str(file))
+        assert (status, err) == (0, "")
+        assert "profile of 2 s, applied" in out
+        assert "Slow.__getitem__" in out
+        document = json.loads(file.read_bytes())
+        check_speedscope(document)
+        assert "Slow.__getitem__" in {frame["name"] for frame in document["shared"]["frames"]}
+        stored = server.get(f"/api/loaders/{LOADER}/events", kind="profile")
+        assert stored[-1]["event"]["ended"]
+        assert sum(len(json.dumps(each["event"])) for each in stored) < 60_000

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.profiling.latest import LatestProfile
 from penstock.profiling.parts import PartWriter, allowed, apart
 from penstock.profiling.profile import Profile
 from penstock.profiling.tree import Tree
@@ -90,3 +91,21 @@ def test_parts_with_one_missing_are_refused() -> None:
         Profile.from_parts([write(writer, 2.0)])
     with pytest.raises(ValueError, match="at least one"):
         Profile.from_parts([])
+
+
+def test_the_latest_profile_follows_its_parts_and_gives_up_when_one_is_missing() -> None:
+    tree, latest = Tree(), LatestProfile()
+    writer = PartWriter(tree, {})
+    parts = []
+    for number in range(3):
+        grow(tree, [(0, 0, [(2, number + 1)], 500, 5)])
+        parts.append(write(writer, float(number)))
+    latest.note(parts[1])
+    assert latest.profile is None
+    for count, part in enumerate(parts, 1):
+        latest.note(part)
+        assert latest.profile is not None
+        assert latest.profile.total() == 0.5 * count
+    latest.note(parts[0])
+    latest.note(parts[2])
+    assert latest.profile is None

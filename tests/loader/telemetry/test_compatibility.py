@@ -40,6 +40,14 @@ EVENTS: list[Any] = [
     WorkerEvent(1.0, "born", 0, 1),
     EpochEvent(1.0, "started", 0),
     protocol.CommandEvent(1.0, "resize", "applied"),
+    protocol.ProfilePart(
+        1.0,
+        "p",
+        0,
+        functions=[protocol.ProfileFunction("f", "data.py", 1, True)],
+        nodes=[0, 0, 2],
+        weights=[protocol.ProfileWeights(0, "fetch", [1], [20], [10])],
+    ),
 ]
 UPWARDS: list[Any] = [
     Hello(protocol.PROTOCOL, Identity("run", "train"), Config(dataset="D")),
@@ -48,7 +56,7 @@ UPWARDS: list[Any] = [
     Outcome("c", "applied", 1.0),
     Goodbye(5),
 ]
-ORDERS: list[Any] = [protocol.Resize(3), protocol.Pause(5.0), protocol.Resume()]
+ORDERS: list[Any] = [protocol.Resize(3), protocol.Pause(5.0), protocol.Resume(), protocol.TakeProfile(5.0)]
 DOWNWARDS: list[Any] = [
     Welcome(protocol.PROTOCOL, "run:0:train", 7),
     Ack(3),

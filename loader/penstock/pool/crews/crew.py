@@ -17,6 +17,7 @@ from ...protocol import WorkerState
 from ...usage import Used
 
 if TYPE_CHECKING:
+    from ...profiling.session import Sink
     from ..tasks import Recipe
     from ..window import Task
 
@@ -135,6 +136,13 @@ class Worker(ABC):
     @abstractmethod
     def costs(self) -> list[int]:
         """The counts of its sample times since it was born; see `penstock.costs`. Any thread may ask, now and then."""
+
+    @abstractmethod
+    def profile(self, rate: float, sink: Sink) -> None:
+        """From the next batch on look so many times a second at which line it is, and tell `sink`; 0: no longer.
+
+        Called when a profile begins or ends, and when a worker comes up meanwhile.
+        """
 
     @abstractmethod
     def stack(self, patience: float) -> str:

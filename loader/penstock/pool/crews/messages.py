@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...failures import Failure
+from ...profiling.sampler import Chunk
 
 
 class Birth(NamedTuple):
@@ -95,6 +96,14 @@ class Goodbye(NamedTuple):
     """From a worker: it leaves, as it was told to."""
 
 
+class Sampled(NamedTuple):
+    """From a worker: where it was seen."""
+
+    order: int
+    """The number of the order to sample that this follows."""
+    chunk: Chunk
+
+
 class Tasks(NamedTuple):
     """To a worker: what to do."""
 
@@ -129,7 +138,7 @@ class Look(NamedTuple):
 
 Message = (
     Begin | Fork | Kill | Ready | NotReady | Forked | NotForked | Exited | CtrlC
-    | Hello | Batches | Goodbye | Tasks | Adopt | SharedSeed | Look
+    | Hello | Batches | Goodbye | Sampled | Tasks | Adopt | SharedSeed | Look
 )  # fmt: skip
 
 _KINDS: tuple[Any, ...] = Message.__args__

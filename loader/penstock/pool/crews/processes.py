@@ -18,7 +18,7 @@ from ..inbox import Inbox
 from ..memory import create_segment
 from ..signals import emptied
 from ..tasks import Batch
-from .board import FETCHING, SENDING, STATES, TIME_OF, Board, Word, size_of_board
+from .board import FETCHING, SAMPLE_ORDER, SENDING, STATES, TIME_OF, Board, Word, size_of_board
 from .channel import Channel, ChannelClosedError
 from .codec import Encoded
 from .crew import Crew, Memory, Order, Progress, Worker
@@ -36,6 +36,7 @@ from .messages import (
     Message,
     NotForked,
     NotReady,
+    Sampled,
     SharedSeed,
     Tasks,
     pack,
@@ -47,6 +48,8 @@ from .slot_payload import InlinePayload, SlotPayload
 from .slots import SlotTable
 
 if TYPE_CHECKING:
+    from ...profiling.sampler import Chunk
+    from ...profiling.session import Sink
     from ..tasks import Recipe
     from ..window import Task
 
@@ -59,6 +62,9 @@ class ProcessWorker(Worker):
         self.slots = SlotTable()
         self.row = crew.board.row(number)
         self.said_goodbye = False
+        self._order = 0
+        self._sinks: dict[int, Sink] = {}
+        """Order to sample → where what is seen goes."""
         self.congested = False
         """The socket does not take more at the moment."""
 
@@ -125,6 +131,27 @@ class ProcessWorker(Worker):
 
     def costs(self) -> list[int]:
         return self.row[Word.COST :].tolist()
+
+    def profile(self, rate: float, sink: Sink) -> None:
+        self._order += 1
+        if rate:
+            self._sinks[self._order] = sink
+        self.row[Word.SAMPLE] = self._order * SAMPLE_ORDER + int(rate * 1000)
+        self._crew.send(self, Look())
+
+    def sampled(self, order: int, chunk: Chunk) -> None:
+        """It was seen there."""
+        sink = self._sinks.get(order)
+        if sink is not None:
+            sink.sampled((self.key, order), chunk)
+            if chunk.last:
+                del self._sinks[order]
+
+    def end_samples(self) -> None:
+        """Nothing more comes."""
+        for order, sink in self._sinks.items():
+            sink.gone((self.key, order))
+        self._sinks.clear()
 
     def stack(self, patience: float) -> str:
         nursery = self._crew.nursery
@@ -298,12 +325,15 @@ class ProcessCrew(Crew):
             except ChannelClosedError:
                 self._close(worker)  # its end is told by the zygote
                 return
-            if not self._seeing_off:
-                self._heed(worker, messages)
+            self._heed(worker, messages)
 
     def _heed(self, worker: ProcessWorker, messages: list[Any]) -> None:
         for packed in messages:
             match unpack(packed):
+                case Sampled(order, chunk):
+                    worker.sampled(order, chunk)
+                case _ if self._seeing_off:
+                    pass
                 case Batches(announced, dropped, batches):
                     slots = worker.slots
                     for number, size in announced:
@@ -332,6 +362,7 @@ class ProcessCrew(Crew):
     def _close(self, worker: ProcessWorker) -> None:
         if not worker.closed:
             worker.closed = True
+            worker.end_samples()
             self._inbox.unwatch(worker.channel)
             worker.channel.close()
 

@@ -23,7 +23,10 @@ from ... import seeding
 from ...collating import serve_torch
 from ...failures import Failure, UnpicklableError, describe_unpicklable
 from ...fetching import IterableFetcher, MapFetcher
+from ...making import ROOTS as BELOW
 from ...making import BatchMaker
+from ...profiling.sampler import Chunk
+from ...profiling.stacks import codes_of
 from ...ready import serve
 from ...tolerating import TolerantFetcher
 from ..tasks import Recipe
@@ -31,7 +34,8 @@ from .board import Board, Recorder, Word
 from .channel import Channel, ChannelClosedError
 from .codec import Encoded, Encoder
 from .crew import Order
-from .messages import Adopt, Batches, Birth, Goodbye, Hello, Message, SharedSeed, Tasks, pack, unpack
+from .messages import Adopt, Batches, Birth, Goodbye, Hello, Message, Sampled, SharedSeed, Tasks, pack, unpack
+from .sampling import SelfSampling
 from .shards import Shards
 from .slots import SlotStore
 
@@ -79,6 +83,7 @@ class WorkerProcess:
         """Epoch → the seed of DataPipes, from the second epoch of a persistent worker on."""
         self._broken: Failure | None = None
         self._ended: set[int] = set()
+        self._sampling = SelfSampling(self._row, birth.worker, ROOTS, self._send_sampled)
 
     def run(self) -> None:
         """Work until told to leave or until training is gone."""
@@ -93,6 +98,9 @@ class WorkerProcess:
                 pass
         except ChannelClosedError:
             return
+        finally:
+            with contextlib.suppress(ChannelClosedError):
+                self._sampling.stop()
 
     def _initialize(self) -> None:
         birth, recipe = self._birth, self._recipe
@@ -124,6 +132,8 @@ class WorkerProcess:
 
     def _step(self) -> bool:
         control = self._row[Word.CONTROL]
+        if self._row[Word.SAMPLE] != self._sampling.word:
+            self._sampling.follow()
         if control == Order.LEAVE:
             self._leave()
             return False
@@ -178,6 +188,7 @@ class WorkerProcess:
 
     def _leave(self) -> None:
         self._recorder.retiring()
+        self._sampling.stop()
         self._flush()
         self._channel.send(pack(Goodbye()))
 
@@ -305,6 +316,10 @@ class WorkerProcess:
             self._finished = []
         self._pending_bytes = 0
 
+    def _send_sampled(self, order: int, chunk: Chunk) -> None:
+        with self._sending:
+            self._channel.send(pack(Sampled(order, chunk)))
+
     def _rescue(self) -> None:
         """Send finished batches that would wait behind a slow one. Runs in a thread, from the first that waits on."""
         with contextlib.suppress(ChannelClosedError):
@@ -322,3 +337,7 @@ class WorkerProcess:
     def _receive_ready(self) -> None:
         for packed in self._channel.receive_ready():
             self._handle(unpack(packed))
+
+
+ROOTS = BELOW | codes_of(WorkerProcess.run, WorkerProcess._step, WorkerProcess._work)
+"""Code below which a profile's stacks begin."""
