@@ -46,8 +46,8 @@ class Word:
     PID = 13
     RECALLED = 14
     """Tasks handed over before this one, and not started, are to be skipped; written by the conductor."""
-    SAMPLE = 15
-    """How its stacks are to be sampled: `SAMPLE_ORDER` times a number that grows with every order, and looks in 1000 s
+    PROFILE = 15
+    """How its stacks are to be sampled: `PROFILE_ORDER` times a number that grows with every order, and looks in 1000 s
     (0: none); written by the conductor."""
     BASES = 16
     """Of the row behind all workers' only: 1 when the three words that follow are there, the bases of batches' seeds.
@@ -60,7 +60,7 @@ class Word:
     """From here on: counts of sample times."""
 
 
-SAMPLE_ORDER = 1 << 32
+PROFILE_ORDER = 1 << 32
 
 ROW = Word.COST + COST_BUCKETS
 """Words a worker."""

@@ -18,7 +18,7 @@ from ..inbox import Inbox
 from ..memory import create_segment
 from ..signals import emptied
 from ..tasks import Batch
-from .board import FETCHING, SAMPLE_ORDER, SENDING, STATES, TIME_OF, Board, Word, size_of_board
+from .board import FETCHING, PROFILE_ORDER, SENDING, STATES, TIME_OF, Board, Word, size_of_board
 from .channel import Channel, ChannelClosedError
 from .codec import Encoded
 from .crew import Crew, Memory, Order, Progress, Worker
@@ -136,7 +136,7 @@ class ProcessWorker(Worker):
         self._order += 1
         if rate:
             self._sinks[self._order] = sink
-        self.row[Word.SAMPLE] = self._order * SAMPLE_ORDER + int(rate * 1000)
+        self.row[Word.PROFILE] = self._order * PROFILE_ORDER + int(rate * 1000)
         self._crew.send(self, Look())
 
     def sampled(self, order: int, chunk: Chunk) -> None:

@@ -7,7 +7,7 @@ from types import CodeType
 
 from ...profiling.phases import is_idle
 from ...profiling.sampler import Chunk, Sampler, Target
-from .board import SAMPLE_ORDER, Word
+from .board import PROFILE_ORDER, Word
 
 
 class SelfSampling:
@@ -28,8 +28,8 @@ class SelfSampling:
     def follow(self) -> None:
         """The board says something new."""
         self.stop()
-        self.word = word = self._row[Word.SAMPLE]
-        order, millihertz = divmod(word, SAMPLE_ORDER)
+        self.word = word = self._row[Word.PROFILE]
+        order, millihertz = divmod(word, PROFILE_ORDER)
         if not millihertz:
             return
         row, send = self._row, self._send
@@ -38,7 +38,7 @@ class SelfSampling:
             lambda chunk: send(order, chunk),
             self._roots,
             is_idle,
-            wanted=lambda: row[Word.SAMPLE] == word,
+            wanted=lambda: row[Word.PROFILE] == word,
         )
         sampler.watch(Target.this_thread(self._worker, row, (Word.STATE, Word.BATCH)))
         try:

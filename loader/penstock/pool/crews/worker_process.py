@@ -132,7 +132,7 @@ class WorkerProcess:
 
     def _step(self) -> bool:
         control = self._row[Word.CONTROL]
-        if self._row[Word.SAMPLE] != self._sampling.word:
+        if self._row[Word.PROFILE] != self._sampling.word:
             self._sampling.follow()
         if control == Order.LEAVE:
             self._leave()
