@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Iterable
 
+from penstock.insight.rates import FIELDS
 from penstock.protocol import History
 
-from .rates import FIELDS
 from .store import EventRecord
 
 CSV = "text/csv; charset=utf-8"

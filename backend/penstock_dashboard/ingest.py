@@ -237,7 +237,7 @@ class Publisher:
         elif isinstance(message, Snapshot):
             self._snapshot(entry, message, data)
         elif isinstance(message, Events):
-            self._events(entry, message.seq, written)
+            self._events(entry, message, written)
         else:
             self._goodbye(entry, message)
 
@@ -259,8 +259,10 @@ class Publisher:
             self._backend.hub.changed(entry)
         self._backend.hub.snapshot(entry, snapshot)
 
-    def _events(self, entry: Entry, seq: int, written: list[tuple[str, bytes]]) -> None:
-        mark = Mark(entry.hello.identity.incarnation, seq)
+    def _events(self, entry: Entry, message: Events, written: list[tuple[str, bytes]]) -> None:
+        for event in message.events:
+            entry.judge.note(event)
+        mark = Mark(entry.hello.identity.incarnation, message.seq)
         self._backend.store.events(entry.key, entry.owner, entry.id, time.time(), written, mark)
         self._backend.counters.events += len(written)
 

@@ -5,14 +5,15 @@ workers and loaders that have gone are gone as well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from penstock.insight.numbers import KINDS, alive
+from penstock.protocol import Limit
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from .rates import alive
 from .registry import Entry
 from .settings import VERSION
 
@@ -22,21 +23,24 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 LOADER = ("run", "rank", "loader")
-TIMES = ("compute", "starvation", "reorder_stall", "pin_wait", "paused", "startup", "sampler")
+LIMITS: tuple[str, ...] = get_args(Limit)
 QUEUES = ("index", "in_flight", "reorder", "pin", "data")
 PHASES = ("fetch", "collate", "send", "idle")
 
 
-def expose(backend: Backend, entries: list[Entry]) -> bytes:
-    """The text of a scrape. Snapshots are immutable, so this may run in another thread."""
+def expose(backend: Backend, entries: list[Entry], limits: dict[str, Limit]) -> bytes:
+    """The text of a scrape. Snapshots are immutable, so this may run in another thread; `limits`, by loader, are what
+    was judged before.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(backend, entries))
+    registry.register(_Collector(backend, entries, limits))
     return generate_latest(registry)
 
 
 class _Collector(Collector):
-    def __init__(self, backend: Backend, entries: list[Entry]) -> None:
+    def __init__(self, backend: Backend, entries: list[Entry], limits: dict[str, Limit]) -> None:
         self._backend = backend
+        self._limits = limits
         self._entries = [entry for entry in entries if entry.presence in ("connected", "stale")]
         self._known = len(entries)
 
@@ -121,6 +125,9 @@ class _Collector(Collector):
         queues = GaugeMetricFamily(
             "penstock_loader_queue_depth", "Tasks or batches in a stage.", labels=(*LOADER, "queue")
         )
+        limits = GaugeMetricFamily(
+            "penstock_loader_limit", "What limits training: 1 for that, 0 for all else.", labels=(*LOADER, "limit")
+        )
         for entry in self._entries:
             labels = _labels(entry)
             up.add_metric(labels, entry.presence == "connected")
@@ -154,13 +161,15 @@ class _Collector(Collector):
             ):
                 if snapshot.knows(field):
                     gauges[name].add_metric(labels, amount)
-            for kind in TIMES:
-                if snapshot.knows(f"times.{kind}_us"):
-                    times.add_metric([*labels, kind], getattr(snapshot.times, f"{kind}_us") / 1e6)
+            for kind in KINDS:
+                if snapshot.knows(f"times.{kind.name}_us"):
+                    times.add_metric([*labels, kind.name], getattr(snapshot.times, f"{kind.name}_us") / 1e6)
+            for each in LIMITS:
+                limits.add_metric([*labels, each], each == self._limits.get(entry.id))
             for queue in QUEUES:
                 if snapshot.knows(f"queues.{queue}"):
                     queues.add_metric([*labels, queue], getattr(snapshot.queues, queue))
-        yield from (up, *counters.values(), *gauges.values(), times, queues)
+        yield from (up, *counters.values(), *gauges.values(), times, queues, limits)
 
     def _workers(self) -> Iterator[Metric]:
         labels = (*LOADER, "worker")

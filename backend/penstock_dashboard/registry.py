@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 import msgspec
+from penstock.insight.judge import Judge
+from penstock.insight.numbers import alive
+from penstock.insight.rates import brief as in_brief
 from penstock.protocol import (
     Command,
     Frame,
@@ -21,11 +24,10 @@ from penstock.protocol import (
     Presence,
     Rates,
     Snapshot,
+    Verdict,
     loader_id,
 )
 
-from .rates import Meter, alive
-from .rates import brief as in_brief
 from .settings import Limits, Timing
 from .shelf import Shelf
 from .store import LoaderRecord, Mark
@@ -67,7 +69,7 @@ class Entry:
         """Last sequenced message of this incarnation that came."""
         self.missed = 0
         """Messages that the sequence numbers say we never got."""
-        self.meter = Meter()
+        self.judge = Judge(hello.config)
         self.send: Callable[[Command], None] | None = None
         """Set while connected."""
         self.speaker: object = None
@@ -105,7 +107,7 @@ class Entry:
         return None if encoded is None else msgspec.msgpack.decode(encoded, type=Snapshot)
 
     def take(self, snapshot: Snapshot, encoded: bytes) -> None:
-        self.rates = self.meter.take(snapshot)
+        self.rates = self.judge.take(snapshot)
         self.keep(snapshot, encoded)
         self.received = time.time()
 
@@ -124,7 +126,7 @@ class Entry:
     def begin(self) -> None:
         """A new incarnation: nothing is known of it yet."""
         self.last_seq = -1
-        self.meter = Meter()
+        self.judge = Judge(self.hello.config)
         self.brief = None
         self.rates = Rates()
         self._shelf.drop(self.owner, self.key)
@@ -152,14 +154,20 @@ class Entry:
             length=brief.length,
             workers=brief.workers,
             target=brief.target,
-            rates=Rates() if gone else in_brief(self.meter.recent()),
+            rates=Rates() if gone else in_brief(self.judge.recent()),
+            verdict=self.verdict(),
         )
 
     def detail(self) -> LoaderDetail:
-        return LoaderDetail(self.row(), self.hello.config, self.hello.versions, self.hello.interval_us, self.snapshot)
+        row, hello = self.row(), self.hello
+        return LoaderDetail(row, hello.config, hello.versions, hello.interval_us, self.snapshot, row.verdict)
 
     def frame(self, snapshot: Snapshot) -> Frame:
-        return Frame(self.id, snapshot, self.rates, self.presence, self.received)
+        return Frame(self.id, snapshot, self.rates, self.presence, self.received, self.verdict())
+
+    def verdict(self) -> Verdict:
+        """What limits it, by all that was heard of it."""
+        return self.judge.verdict(self.presence)
 
     def now(self) -> float:
         """The moment on the loader's own clock, on which its history is laid out."""
@@ -218,6 +226,7 @@ class Registry:
                 continue  # written by a later version: the loader will say hello again
             entry = Entry(record.key, hello, record.owner, self._shelf)
             if record.snapshot and snapshot:
+                entry.judge.take(snapshot)
                 entry.keep(snapshot, record.snapshot)
             entry.seen = record.seen
             gone = record.presence in ("finished", "lost")
@@ -238,6 +247,7 @@ class Registry:
         elif entry.hello.identity.incarnation != hello.identity.incarnation:
             entry.begin()
         entry.hello = hello
+        entry.judge.config = hello.config
         return entry
 
     def forget(self, entry: Entry) -> None:
@@ -259,8 +269,6 @@ class Registry:
             if presence != entry.presence:
                 entry.presence = presence
                 changed.append(entry)
-                if presence == "lost":
-                    entry.meter = Meter()
             elif not entry.connected and time.time() - entry.seen > kept:
                 self.forget(entry)
         return changed

@@ -112,6 +112,7 @@ export function row(some: Partial<LoaderRow> & { run?: string; name?: string; ra
     control: true,
     engine: "penstock",
     refuses: "",
+    verdict: { tone: "plain", verdict: "", sentence: "", advice: "", limit: "none", stage: null, waiting: null, workers: null },
     ...rest,
   };
 }

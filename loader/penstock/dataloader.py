@@ -24,7 +24,7 @@ from .iteration.pooled import TORCHS_PREFETCH, PooledIterator
 from .iteration.tolerant import TolerantInlineIterator, TolerantPooledIterator
 from .profiling.profile import Profile
 from .profiling.session import Profiling
-from .protocol import Pause, Resize, Resume, Snapshot
+from .protocol import Pause, Resize, Resume, Stats
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -322,12 +322,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     # -- telemetry ------------------------------------------------------------------------------------------
 
-    def stats(self) -> Snapshot:
+    def stats(self) -> Stats:
         """How everything stands now. May be called from any thread at any moment.
 
         Returns:
-            Counters, queue depths, times and workers; each field is described in `penstock.protocol`. `print` shows it
-            as a small table.
+            Counters, queue depths, times and workers, and `verdict`: what limits training, in words and as `limit`.
+            Each field is described in `penstock.protocol`. `print` shows it as a small table.
         """
         return self._penstock.stats()
 

@@ -17,6 +17,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch.utils.data
 from torch.utils.data import IterableDataset
 
@@ -26,6 +27,7 @@ from .control import Gate, Outcome, Ticket, check_profile, check_resume_after, c
 from .digest import Digest
 from .fetching import saves
 from .fingerprint import Fingerprint, changed, fingerprint
+from .insight.judge import Judge
 from .iteration.base import EpochIterator
 from .iteration.inline import ROOTS
 from .iteration.pooled import PooledIterator
@@ -42,13 +44,16 @@ from .protocol import (
     Resize,
     Resume,
     Snapshot,
+    Stats,
     TakeProfile,
+    Verdict,
     action_of,
 )  # fmt: skip
 from .quarantine import Quarantine
 from .telemetry import snapshots
 from .telemetry.address import resolve
 from .telemetry.ledger import Ledger
+from .telemetry.published import PublishedLoader, config_of
 from .telemetry.usage import Usage
 from .tolerating import Tolerance
 
@@ -83,6 +88,8 @@ class Engine:
         self.publisher: Any = None
         """None: not decided yet; False: none."""
         self._usage = Usage()
+        self._judge: Judge | None = None
+        self._judging = threading.Lock()
         self._pending_ticket: Ticket | None = None
         self._control = threading.RLock()
         self._iterators: tuple[weakref.ref[EpochIterator], ...] = ()
@@ -424,7 +431,6 @@ class Engine:
         options = self.options
         if resolve(options.monitor) is None:
             return
-        from .telemetry.published import PublishedLoader
         from .telemetry.publisher import publish  # brings websockets, which others need not load
 
         try:
@@ -434,7 +440,23 @@ class Engine:
         else:
             self.ledger.spans.watch(time.monotonic_ns())
 
-    def stats(self, seq: int = 0) -> Snapshot:
+    def stats(self) -> Stats:
+        """A snapshot, and what it and those before it say together."""
+        snapshot = self.snapshot()
+        with self._judging:
+            verdict = Verdict() if self._judge is None else self._judge.verdict()
+        return Stats(**msgspec.structs.asdict(snapshot), verdict=verdict)
+
+    def snapshot(self, seq: int = 0) -> Snapshot:
+        """How everything stands; the judge is told, too."""
+        snapshot = self._take_snapshot(seq)
+        with self._judging:  # the publisher's thread, and whoever calls `stats`
+            if self._judge is None:
+                self._judge = Judge(config_of(self.loader))
+            self._judge.take(snapshot)
+        return snapshot
+
+    def _take_snapshot(self, seq: int) -> Snapshot:
         if self.publisher is None:  # no epoch has begun
             self._learn_length()
         iterator = self._current()

@@ -11,7 +11,7 @@ there is one for every worker and nobody needs more, they are in milliseconds (`
 workers stays below 2 KB, though they be a week old.
 What cannot be known of a loader is named in `unknown`: an older reader must still find a number in the field itself.
 Counters only grow during one incarnation of a loader; rates are differences of counters and are worked out in one
-place, `penstock_dashboard/rates.py`.
+place, `penstock/insight/rates.py`.
 """
 
 from __future__ import annotations
@@ -284,6 +284,66 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
         from .telemetry.report import report
 
         return report(self)
+
+
+# ------------------------------------------------------------------------------------------------ verdict
+
+Limit = Literal[
+    "none",
+    "training",
+    "workers",
+    "processors",
+    "neighbours",
+    "shared",
+    "samples",
+    "pin",
+    "sampler",
+    "memory",
+    "startup",
+    "failure",
+]
+"""What keeps training from being faster.
+none: nothing can be named, because nothing runs, too little was seen, or it cannot be seen from outside.
+training: its own steps; data is ready before it is asked for.
+workers: there are too few of them for what a sample takes.
+processors: this process has no more of them to give; the workers use all of them.
+neighbours: other processes take the processors that the workers need.
+shared: something of which there is one for all workers, as a lock; more workers do not make more batches.
+samples: single slow batches, behind which finished ones wait.
+pin: the pin stage.
+sampler: the sampler, which runs in the training thread.
+memory: the memory budget, because of which no more batches may be made ahead.
+startup: the time until an epoch's first batch.
+failure: an error, or workers that keep dying."""
+
+Stage = Literal["sampler", "index", "workers", "reorder", "pin", "data", "training"]
+"""A stage on the way of a batch."""
+
+
+class Verdict(Struct, frozen=True):
+    """What limits training now, in words, and what to do about it. Since 2.2."""
+
+    tone: Literal["good", "warn", "bad", "plain"] = "plain"
+    """How bad that is; plain: neither good nor bad."""
+    verdict: Text = ""
+    """In a word or two."""
+    sentence: LongText = ""
+    """What was seen, and what follows from it."""
+    advice: LongText = ""
+    """What to do about it; empty: nothing."""
+    limit: Limit = "none"
+    stage: Stage | None = None
+    """The stage of the pipeline that limits; None: there is none to name."""
+    waiting: float | None = None
+    """Share of the time, 0 to 1, in which training waited for data, of what was looked at; None: not known."""
+    workers: Count | None = None
+    """The number of workers that is advised; None: none is."""
+
+
+class Stats(Snapshot, frozen=True, tag="stats"):
+    """What `DataLoader.stats()` returns: a snapshot, and the verdict on it."""
+
+    verdict: Verdict = Verdict()
 
 
 # ------------------------------------------------------------------------------------------------- events
@@ -721,6 +781,8 @@ class LoaderRow(Struct, frozen=True):
     engine: Literal["penstock", "torch"] = "penstock"
     refuses: Text = ""
     """Why it takes no commands, as a sentence; empty: it takes them. Since 2.2."""
+    verdict: Verdict = Verdict()
+    """What limits it. Since 2.2."""
 
 
 class LoaderDetail(Struct, frozen=True):
@@ -731,6 +793,8 @@ class LoaderDetail(Struct, frozen=True):
     versions: dict[str, Text]
     interval_us: int
     snapshot: Snapshot | None = None
+    verdict: Verdict = Verdict()
+    """The same as in `row`. Since 2.2."""
 
 
 class Transition(Struct, frozen=True):
@@ -832,6 +896,8 @@ class Frame(Struct, frozen=True, tag="frame"):
     presence: Presence
     at: Moment
     """When the backend received it, by its own clock."""
+    verdict: Verdict = Verdict()
+    """What limits training, as of this snapshot. Since 2.2."""
 
 
 class Detail(Struct, frozen=True, tag="detail"):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.insight.rates import FIELDS
 from penstock.protocol import History, Rates
-from penstock_dashboard.rates import FIELDS
 from penstock_dashboard.settings import Retention
 from penstock_dashboard.store import compaction
 from penstock_dashboard.store.history import read_history

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.protocol import Worker
+from typing import get_args
+
+from penstock.protocol import Limit, Worker
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.backend.harness import Address, Running, make_snapshot
 
-LABELS = ("run", "rank", "loader", "worker", "kind", "queue", "phase", "action", "state", "version")
+LABELS = ("run", "rank", "loader", "worker", "kind", "queue", "phase", "action", "state", "version", "limit")
 
 
 def scrape(server: Address) -> dict[str, dict[tuple[str, ...], float]]:
@@ -36,6 +38,9 @@ def test_names_and_units_follow_the_conventions(server: Running) -> None:
     assert found["penstock_loader_yielded_bytes_total"][key] == 2_000_000
     assert found["penstock_loader_time_seconds_total"][*key, "starvation"] == 0.2
     assert found["penstock_loader_workers"][key] == 2
+    limits = {labels[3]: number for labels, number in found["penstock_loader_limit"].items() if labels[:3] == key}
+    assert set(limits) == set(get_args(Limit))
+    assert sum(limits.values()) == 1
     assert found["penstock_worker_batches_total"][*key, "0"] == 2
     assert found["penstock_worker_queued_seconds_total"][*key, "0"] >= 0
     assert found["penstock_loader_others_cpu_seconds_total"][key] >= 0

@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 import psutil  # type: ignore[import-untyped]
+from penstock.insight.rates import FIELDS
 from penstock.protocol import Ack, Events, Rates, Stall, Subscribe, ToLoader, Welcome
-from penstock_dashboard.rates import FIELDS
 from penstock_dashboard.settings import Retention
 from penstock_dashboard.store import compaction
 from penstock_dashboard.store.history import read_history

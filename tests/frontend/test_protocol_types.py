@@ -27,7 +27,9 @@ def load_generator() -> ModuleType:
 
 def test_generated_types_are_up_to_date() -> None:
     on_disk = (FRONTEND / "src" / "live" / "protocol.ts").read_text()
+    numbers = (FRONTEND / "src" / "live" / "numbers.ts").read_text()
     assert load_generator().generate() == on_disk, "run: python frontend/scripts/generate_types.py"
+    assert load_generator().generate_numbers() == numbers, "run: python frontend/scripts/generate_types.py"
 
 
 def test_check_mode_reports_drift() -> None:

@@ -116,5 +116,7 @@ async def status(backend: TheBackend) -> Response:
     openapi_extra=SIGNED_IN,
 )
 async def metrics(backend: TheBackend, _: Annotated[object, Depends(Requires("view"))]) -> Response:
-    text = await asyncio.to_thread(expose, backend, list(backend.registry))
+    entries = list(backend.registry)
+    limits = {entry.id: entry.verdict().limit for entry in entries}
+    text = await asyncio.to_thread(expose, backend, entries, limits)
     return Response(text, headers={"content-type": CONTENT_TYPE})

@@ -11,9 +11,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from penstock.insight.rates import FIELDS
 from penstock.protocol import History
 
-from ..rates import FIELDS
 from ..settings import Retention
 from ..store.samples import TIERS, Bucket, Sample, from_rows, regroup, single
 

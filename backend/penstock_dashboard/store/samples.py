@@ -17,9 +17,8 @@ from itertools import groupby
 from operator import mul
 
 import msgspec
+from penstock.insight.rates import FIELDS
 from penstock.protocol import Rates
-
-from ..rates import FIELDS
 
 WIDTH = len(FIELDS)
 LARGEST = 3.0e38

@@ -12,12 +12,11 @@ from penstock.protocol import Frame, Gap, LoaderRow, Order, Overview, Session, S
 from ..terminal.client import Client
 from ..terminal.clock import Offset
 from ..terminal.controls import Controls
-from ..terminal.diagnosis import Diagnosis
 from ..terminal.facts import LoaderFacts, applied, ordered
 from ..terminal.feed import Feed, Status
 from ..terminal.keys import Keys
 from ..terminal.options import Failure
-from ..terminal.screens import Surroundings, data_age, help_screen, loader_screen, overview_screen
+from ..terminal.screens import Surroundings, help_screen, loader_screen, overview_screen
 from ..terminal.targets import Target, parse
 from ..terminal.tty import Terminal, colourful
 
@@ -25,8 +24,6 @@ FRAME = 0.1
 """Least seconds between two pictures."""
 TICK = 0.5
 """Most seconds between two pictures: ages grow even if nothing is heard."""
-SPOKEN = 1.0
-"""Seconds a verdict stays: figures in words would flicker otherwise."""
 ESCAPE = 0.05
 """Seconds after which an Escape without a sequel is the key."""
 
@@ -50,8 +47,6 @@ class App:
         self._chosen = ""
         self._watched: LoaderFacts | None = None
         self._controls: Controls | None = None
-        self._diagnosis: Diagnosis | None = None
-        self._judged = 0.0
         self._first_worker = 0
         self._help = False
         self._notice = ""
@@ -131,7 +126,6 @@ class App:
                 facts.add_events(events)
                 for record in commands:
                     facts.add_command(record)
-                self._judged = 0.0
 
             self._post(take)
 
@@ -223,7 +217,7 @@ class App:
         self._chosen = identifier
         self._watched = LoaderFacts(identifier)
         self._controls = Controls(self._watched)
-        self._diagnosis, self._judged, self._first_worker = None, 0.0, 0
+        self._first_worker = 0
         self._feed.subscribe(Subscribe(loaders=[identifier]))
         if self._status == "open":
             self._backfill(self._watched)
@@ -252,7 +246,5 @@ class App:
             lines = overview_screen(around, self._shown_rows(), self._chosen, self._notice)
         else:
             facts = self._watched
-            if around.now - self._judged >= SPOKEN or self._diagnosis is None:
-                self._diagnosis, self._judged = facts.diagnose(data_age(around, facts)), around.now
-            lines = loader_screen(around, facts, self._controls, self._diagnosis, self._first_worker, self._notice)
+            lines = loader_screen(around, facts, self._controls, self._first_worker, self._notice)
         self._terminal.draw(lines, urgent)

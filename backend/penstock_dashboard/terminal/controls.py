@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.insight.commands import OVER
 from penstock.protocol import MAX_WORKERS, Order, Pause, Resize, Resume, Session
 
 from ..terminal.facts import LoaderFacts
-from ..terminal.outcomes import OVER
 
 
 class Controls:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.insight import events as happenings
+from penstock.insight.commands import with_command
+from penstock.insight.events import EventLine, Notable
+from penstock.insight.shares import Shares, of_rates, waiting
 from penstock.protocol import (
     CommandChanged,
     CommandRecord,
-    Config,
     Detail,
-    EpochEvent,
     Frame,
     Gone,
     Happened,
@@ -18,25 +20,16 @@ from penstock.protocol import (
     LoaderRow,
     Overview,
     Presence,
-    Queues,
     Rates,
     Snapshot,
-    Stall,
     StoredEvent,
     ToViewer,
-    Worker,
+    Verdict,
 )
 
-from ..terminal import happenings
-from ..terminal.diagnosis import Diagnosis, Evidence, diagnose
-from ..terminal.happenings import EventLine, Notable
-from ..terminal.outcomes import with_command
-from ..terminal.shares import Shares, of_rates, waiting
 from ..terminal.track import Track, WorkerLine, WorkerRates
 
 MINUTE = 60.0
-LATELY = 10.0
-"""Seconds that the verdict looks back: soon after a resize it speaks of the pool as it is now."""
 JUST = 0.001
 """Makes a range include its last sample."""
 
@@ -70,23 +63,6 @@ def waiting_of(row: LoaderRow) -> float | None:
 def workers_known(row: LoaderRow) -> bool:
     """Of a watched loader, a row does not say whether it has no workers or they are not seen."""
     return row.engine == "penstock" or row.workers > 0
-
-
-def judge_row(row: LoaderRow) -> Diagnosis:
-    """What limits, as far as a row alone can tell: over the last 10 s, and without the window."""
-    rates = row.rates
-    unseen = ["workers.fetch_us"] if workers_known(row) else ["workers"]
-    snapshot = Snapshot(
-        seq=0,
-        at=row.seen,
-        state=row.state,
-        epoch=row.epoch,
-        batch=row.batch,
-        queues=Queues(in_flight=int(rates.in_flight), reorder=int(rates.reorder), data=int(rates.data)),
-        workers=[Worker(number, 0, "idle") for number in range(row.workers)],
-        unknown=[] if row.engine == "penstock" else unseen,
-    )
-    return diagnose(Evidence(snapshot, Config(engine=row.engine), row.presence, of_rates(rates), rates))
 
 
 def ordered(rows: Iterable[LoaderRow]) -> list[LoaderRow]:
@@ -185,24 +161,12 @@ class LoaderFacts:
         found = (event for event in self._events.values() if getattr(event, "command", "") == command)
         return next(found, None)
 
-    def diagnose(self, silence: float) -> Diagnosis | None:
-        if self.detail is None or self.frame is None:
+    @property
+    def verdict(self) -> Verdict | None:
+        """What limits, as the dashboard says. The loader's last frame knows nothing of its end; a detail does."""
+        if self.frame is None or self.detail is None:
             return None
-        since = self.frame.snapshot.at - MINUTE
-        events = list(self._events.values())
-        failures = [event.reason for event in events if isinstance(event, EpochEvent) and event.what == "failed"]
-        return diagnose(
-            Evidence(
-                self.frame.snapshot,
-                self.detail.config,
-                self.presence,
-                self.shares(LATELY),
-                self.average(LATELY),
-                [event for event in events if isinstance(event, Stall) and event.at > since],
-                silence,
-                failures[-1] if failures else "",
-            )
-        )
+        return self.frame.verdict if self.presence == "connected" else self.detail.verdict
 
     def _take(self, detail: LoaderDetail) -> None:
         self.gone = False
@@ -211,7 +175,7 @@ class LoaderFacts:
         if detail.snapshot is not None and self.frame is None:
             self._workers.note(detail.snapshot)
             row = detail.row
-            self.frame = Frame(self.id, detail.snapshot, row.rates, row.presence, row.seen)
+            self.frame = Frame(self.id, detail.snapshot, row.rates, row.presence, row.seen, detail.verdict)
 
     def _sample(self, frame: Frame) -> None:
         self._track.push(frame.snapshot.at, frame.rates)

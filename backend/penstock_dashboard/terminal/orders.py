@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from penstock.insight.commands import OVER, sentence
 from penstock.protocol import ORDERS, CommandRecord, Order, Pause, Resize, TakeProfile
 
 from ..terminal import options, profiles, targets
 from ..terminal.client import Client, Ordered, Refusal
 from ..terminal.options import FINE, REFUSED, TARGETS, Failure
-from ..terminal.outcomes import OVER, sentence
 from ..terminal.targets import Target
 
 if TYPE_CHECKING:

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from penstock.insight.verdict import HARMLESS, LIMITS, SEVERE
+from penstock.insight.words import NOTHING, age, count, figure, percent
 from penstock.protocol import LoaderRow
 
 from ..terminal.canvas import Line, Span, cut, left, right
-from ..terminal.diagnosis import HARMLESS, SEVERE, Stage
-from ..terminal.facts import LIVE, judge_row, state_of, waiting_of, workers_known
+from ..terminal.facts import LIVE, state_of, waiting_of, workers_known
 from ..terminal.targets import name_of
-from ..terminal.words import NOTHING, age, count, figure, percent
 
-LIMITS: dict[Stage, str] = {
-    "workers": "workers",
-    "reorder": "slow batches",
-    "pin": "pin stage",
-    "training": "training",
-    "sampler": "few tasks",
-    "index": "few tasks",
-    "data": "data queue",
-}
-"""What limits, in a word or two. A row does not say why few tasks reach the workers; the loader's own view does."""
 STATES = {"running": "good", "failed": "bad", "lost": "bad", "stale": "warn", "paused": "warn"}
 
 
@@ -39,8 +29,8 @@ class Column:
 
 
 def limit_of(row: LoaderRow) -> str:
-    limit = judge_row(row).limit if _state(row) == "running" else None
-    return NOTHING if limit is None else LIMITS[limit]
+    """What limits it, in a word or two."""
+    return LIMITS[row.verdict.limit] if _state(row) in ("running", "failed") else NOTHING
 
 
 def _workers(row: LoaderRow, _: float) -> str:
@@ -75,7 +65,7 @@ COLUMNS = (
     Column("Workers", 7, _workers),
     Column("Batches/s", 9, _rate),
     Column("Waiting", 7, _waiting, _waiting_style),
-    Column("Limit", 12, lambda row, _: limit_of(row), leads=True),
+    Column("Limit", 18, lambda row, _: limit_of(row), leads=True),
     Column("Host", 14, lambda row, _: row.identity.host, lambda _: "dim", leads=True, from_width=130),
     Column("Seen", 6, lambda _, silence: "now" if silence < 5 else age(silence), lambda _: "dim"),
 )

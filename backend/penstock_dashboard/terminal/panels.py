@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from penstock.protocol import Config
+from penstock.insight.numbers import KINDS, alive
+from penstock.insight.words import NOTHING, clock, count, duration, figure, micros, percent, percents, plural, size
+from penstock.protocol import Config, Stage, Verdict
 
-from ..rates import alive
 from ..terminal.canvas import Line, Span, cut, left, line, right, spread, width, wrapped
-from ..terminal.diagnosis import Diagnosis, Stage
 from ..terminal.facts import LoaderFacts, state_of
 from ..terminal.overview import STATES
-from ..terminal.shares import KINDS
 from ..terminal.targets import name_of
-from ..terminal.words import NOTHING, clock, count, duration, figure, micros, percent, percents, plural, size
 
 GLYPHS = {
     "compute": "#",
@@ -89,12 +87,9 @@ def _progress(done: float, columns: int) -> Span:
     return Span("━" * full + "─" * (columns - full), "accent")
 
 
-def verdict(diagnosis: Diagnosis, columns: int, most: int) -> list[Line]:
-    parts = [
-        Span(diagnosis.verdict, f"bold {diagnosis.tone}"),
-        Span(diagnosis.sentence),
-        Span(diagnosis.advice, "bold"),
-    ]
+def verdict(said: Verdict, columns: int, most: int) -> list[Line]:
+    """What limits, in words."""
+    parts = [Span(said.verdict, f"bold {said.tone}"), Span(said.sentence), Span(said.advice, "bold")]
     return wrapped(parts, columns, most)
 
 
@@ -103,21 +98,21 @@ def times(facts: LoaderFacts, columns: int, colour: bool) -> list[Line]:
     shares = facts.shares()
     if shares is None:
         return [line(Span("Where the time goes: no epoch has been under way in the last minute.", "dim"))]
-    values = [shares[kind] for kind, _ in KINDS]
+    values = [shares[kind.name] for kind in KINDS]
     bar: list[Span] = []
     start = 0
     total = 0.0
-    for (kind, _), value in zip(KINDS, values, strict=True):
+    for kind, value in zip(KINDS, values, strict=True):
         total += value
         end = round(total * columns)
-        bar.append(Span(("█" if colour else GLYPHS[kind]) * (end - start), kind))
+        bar.append(Span(("█" if colour else GLYPHS[kind.name]) * (end - start), kind.name))
         start = end
     legend: list[Line] = [[]]
     snapshot = facts.snapshot
-    for (kind, word), share in zip(KINDS, percents(values), strict=True):
-        known = snapshot is None or snapshot.knows(f"times.{kind}_us")
-        text = f" {word} {share} %" if known else f" {word} {NOTHING}"
-        entry = [Span("█" if colour else GLYPHS[kind], kind), Span(text, "plain" if share else "dim")]
+    for kind, share in zip(KINDS, percents(values), strict=True):
+        known = snapshot is None or snapshot.knows(f"times.{kind.name}_us")
+        text = f" {kind.word} {share} %" if known else f" {kind.word} {NOTHING}"
+        entry = [Span("█" if colour else GLYPHS[kind.name], kind.name), Span(text, "plain" if share else "dim")]
         used = sum(width(text) for text, _ in legend[-1])
         if used and used + 3 + width(entry[1].text) + 1 > columns:
             legend.append([])
@@ -126,7 +121,7 @@ def times(facts: LoaderFacts, columns: int, colour: bool) -> list[Line]:
     return [bar, *legend]
 
 
-def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line]:
+def pipeline(facts: LoaderFacts, limiting: Stage | None, columns: int) -> list[Line]:
     """The way of a batch, stage by stage: what waits in each, and which one limits."""
     snapshot = facts.snapshot
     if snapshot is None:
@@ -154,7 +149,7 @@ def pipeline(facts: LoaderFacts, limit: Stage | None, columns: int) -> list[Line
     rows: list[list[Span]] = [[], [], []]
     for stage, (value, note) in cells.items():
         name = STAGES[stage][0 if wide else 1]
-        limits = stage == limit
+        limits = stage == limiting
         style = "plain" if not limits else "bold good" if stage == "training" else "bold bad"
         texts = (f"▶{name}" if limits else name, value, note)
         for place, text in enumerate(texts):

@@ -6,17 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.protocol import LoaderRow, Session
+from penstock.insight.commands import phase, progress, resumes_at
+from penstock.insight.words import NOTHING, age, figure, percent, plural
+from penstock.protocol import LoaderRow, Session, Verdict
 
 from ..terminal import overview, panels
 from ..terminal.canvas import EMPTY, Line, Span, line, spread, wrapped
 from ..terminal.clock import Offset
 from ..terminal.controls import Controls
-from ..terminal.diagnosis import Diagnosis
 from ..terminal.facts import LIVE, LoaderFacts, state_of
 from ..terminal.feed import Status
-from ..terminal.outcomes import phase, progress, resumes_at
-from ..terminal.words import NOTHING, age, figure, percent, plural
 
 HELP = (
     ("↑ ↓  j k", "choose a loader; in a loader: the workers that do not fit"),
@@ -81,7 +80,6 @@ def loader_screen(
     around: Surroundings,
     facts: LoaderFacts,
     controls: Controls,
-    diagnosis: Diagnosis | None,
     first_worker: int,
     notice: str,
 ) -> list[Line]:
@@ -91,8 +89,9 @@ def loader_screen(
     stale = _is_stale(around, facts, silence)
     sections = [panels.header(facts, _badge(around, facts, silence, stale), columns)]
     tall = around.rows >= 34
-    if diagnosis is not None:
-        shown = _old_news(around, diagnosis, silence) if stale and diagnosis.verdict != "Lost." else diagnosis
+    verdict = facts.verdict
+    if verdict is not None:
+        shown = _old_news(around, verdict, silence) if stale and facts.presence != "lost" else verdict
         sections.append(panels.verdict(shown, columns, 6 if tall else 4))
     elif facts.gone:
         sections.append([line(Span("Unknown. ", "bold bad"), "The dashboard does not know this loader (any more).")])
@@ -100,8 +99,8 @@ def loader_screen(
         sections.append([line(Span("Waiting for the first data …", "dim"))])
     sections.append(control_lines(around, facts, controls))
     if facts.snapshot is not None:
-        limit = None if diagnosis is None or stale else diagnosis.limit
-        sections += [panels.times(facts, columns, around.colour), panels.pipeline(facts, limit, columns)]
+        limiting = None if verdict is None or stale else verdict.stage
+        sections += [panels.times(facts, columns, around.colour), panels.pipeline(facts, limiting, columns)]
     spaced = tall or sum(map(len, sections)) + len(sections) + 13 <= around.rows
     fixed = [each for section in sections for each in ([*section, EMPTY] if spaced else section)]
     rest = around.rows - len(fixed) - 1  # the last line is for the keys
@@ -207,11 +206,11 @@ def _is_stale(around: Surroundings, facts: LoaderFacts, silence: float) -> bool:
     return facts.presence == "lost" or silence > max(1.5, 4 * interval)
 
 
-def _old_news(around: Surroundings, diagnosis: Diagnosis, silence: float) -> Diagnosis:
+def _old_news(around: Surroundings, verdict: Verdict, silence: float) -> Verdict:
     what = "No new data." if around.connected else "Not connected."
     why = "The loader has fallen silent." if around.connected else "This screen reconnects by itself."
-    before = f"Before that: {diagnosis.verdict.lower().removesuffix('.')}."
-    return Diagnosis("warn", what, f"What is shown is {age(silence)} old. {why} {before}")
+    before = f"Before that: {verdict.verdict.lower().removesuffix('.')}."
+    return Verdict("warn", what, f"What is shown is {age(silence)} old. {why} {before}")
 
 
 def _badge(

@@ -14,8 +14,7 @@ from penstock.protocol import Detail, LoaderRow
 from ..terminal import options, overview, panels, targets
 from ..terminal.canvas import EMPTY, Line, fitted, painted, plain
 from ..terminal.client import Client
-from ..terminal.diagnosis import Diagnosis
-from ..terminal.facts import LoaderFacts, judge_row, ordered, waiting_of
+from ..terminal.facts import LoaderFacts, ordered, waiting_of
 from ..terminal.options import FINE, REFUSED, TARGETS, Failure
 from ..terminal.targets import Target
 from ..terminal.tty import colourful
@@ -53,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return FINE
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if alone:
-        _show(_particulars(client, alone, now, columns or 120), columns)
+        _show(_particulars(client, alone, columns or 120), columns)
     else:
         _show(overview.table(chosen, _silence(now), columns), columns)
     return FINE
@@ -82,15 +81,14 @@ def _facts(client: Client, identifier: str) -> LoaderFacts:
     return facts
 
 
-def _particulars(client: Client, identifier: str, now: float, columns: int) -> list[Line]:
+def _particulars(client: Client, identifier: str, columns: int) -> list[Line]:
     facts = _facts(client, identifier)
-    silence = now - facts.detail.row.seen if facts.detail is not None else 0.0
-    diagnosis = facts.diagnose(silence)
+    verdict = facts.verdict
     lines = [*panels.header(facts, [], columns), EMPTY]
-    if diagnosis is not None:
-        lines += [*panels.verdict(diagnosis, columns, 20), EMPTY]
+    if verdict is not None:
+        lines += [*panels.verdict(verdict, columns, 20), EMPTY]
     lines += [*panels.times(facts, columns, colourful() and sys.stdout.isatty()), EMPTY]
-    lines += [*panels.pipeline(facts, diagnosis.limit if diagnosis else None, columns), EMPTY]
+    lines += [*panels.pipeline(facts, verdict.stage if verdict else None, columns), EMPTY]
     lines += [*panels.workers(facts, MOST, 0), *panels.costs(facts), EMPTY, *panels.events(facts, 10)]
     return lines
 
@@ -99,16 +97,10 @@ def _print_json(client: Client, rows: Sequence[LoaderRow], alone: str, now: floa
     loaders = []
     for row in rows:
         told = {**_named(row), "waiting": waiting_of(row), "silence": round(max(0.0, now - row.seen), 3)}
-        diagnosis: Diagnosis | None = judge_row(row)
         if alone:
-            facts = _facts(client, row.id)
-            diagnosis = facts.diagnose(now - row.seen)
-            detail = client.loader(row.id) if facts.detail is None else facts.detail
+            detail = client.loader(row.id)
             told |= {"config": _named(detail.config), "snapshot": _named(detail.snapshot)}
-        if diagnosis is not None:
-            told |= {"verdict": diagnosis.verdict.removesuffix("."), "limit": diagnosis.limit}
-            # The sentence speaks of more than a row alone knows.
-            told |= {"sentence": diagnosis.sentence, "advice": diagnosis.advice} if alone else {}
+            told |= {"verdict": _named(detail.verdict)}
         loaders.append(told)
     print(msgspec.json.encode({"at": now, "loaders": loaders}).decode())
 

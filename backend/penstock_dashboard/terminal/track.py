@@ -6,9 +6,9 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from penstock.insight.numbers import KINDS
+from penstock.insight.shares import Shares, normalised
 from penstock.protocol import History, Rates, Snapshot, Worker
-
-from ..terminal.shares import KINDS, Shares, normalised
 
 KEPT = 120.0
 """Seconds of rates that are kept."""
@@ -51,7 +51,7 @@ class Track:
 
     def shares(self, start: float, end: float) -> Shares | None:
         mean = self.average(start, end)
-        return None if mean is None else normalised({kind: getattr(mean, kind) for kind, _ in KINDS})
+        return None if mean is None else normalised([getattr(mean, kind.name) for kind in KINDS])
 
     def _forget(self) -> None:
         horizon = self.last - KEPT

@@ -3,7 +3,7 @@ import { DataAge, now } from "./clock";
 import { withCommand } from "./commands";
 import { connection, type Listener } from "./connection.svelte";
 import { EVENT_KINDS, merged, type NotableEvent } from "./events";
-import type { CommandRecord, Frame, History, LoaderDetail, Rates, StoredEvent, ToViewer } from "./protocol";
+import type { CommandRecord, Frame, History, LoaderDetail, Rates, StoredEvent, ToViewer, Verdict } from "./protocol";
 import { ProfileLog } from "./profiles";
 import { SpanLog } from "./spans";
 import { Track } from "./track";
@@ -29,6 +29,8 @@ export class LoaderFeed implements Listener {
   pin = $state.raw({ busy: 0, us: Number.NaN });
   events = $state.raw<NotableEvent[]>([]);
   commands = $state.raw<CommandRecord[]>([]);
+  /** What limits, as the newest message has it. */
+  verdict = $state.raw<Verdict | null>(null);
   presence = $state<LoaderDetail["row"]["presence"]>("connected");
   gone = $state(false);
   /** Events that this viewer was too slow for and that could not be fetched either. */
@@ -148,6 +150,7 @@ export class LoaderFeed implements Listener {
     const first = this.detail === null;
     this.detail = detail;
     this.presence = detail.row.presence;
+    if (detail.snapshot !== null) this.verdict = detail.verdict;
     if (detail.snapshot !== null && this.#latest === null) {
       this.clock.note(detail.snapshot.at, detail.row.seen);
       this.#workers.note(detail.snapshot);
@@ -158,6 +161,7 @@ export class LoaderFeed implements Listener {
         rates: detail.row.rates,
         presence: detail.row.presence,
         at: detail.row.seen,
+        verdict: detail.verdict,
       };
       this.#publish();
     }
@@ -191,6 +195,7 @@ export class LoaderFeed implements Listener {
   #publish(): void {
     if (document.hidden || this.#latest === null || this.#latest === this.frame) return;
     this.frame = this.#latest;
+    if (this.presence === "connected") this.verdict = this.#latest.verdict;
     this.lines = this.#workers.lines();
     this.pin = this.#workers.pin();
   }

@@ -1,10 +1,10 @@
 import { bytes, bytesText, count, figure, micros } from "../format";
 import { knows } from "./known";
-import type { Config, PinStage, Rates, Snapshot } from "./protocol";
+import type { Config, PinStage, Rates, Snapshot, Verdict } from "./protocol";
 import type { WorkerLine } from "./workers";
 
-export const STAGES = ["sampler", "index", "workers", "reorder", "pin", "data", "training"] as const;
-export type StageId = (typeof STAGES)[number];
+export type StageId = NonNullable<Verdict["stage"]>;
+export const STAGES: readonly StageId[] = ["sampler", "index", "workers", "reorder", "pin", "data", "training"];
 
 /** One stage of the pipeline picture. */
 export interface Stage {

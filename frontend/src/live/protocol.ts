@@ -831,6 +831,8 @@ export interface LoaderRow {
   engine: "penstock" | "torch";
   /** Why it takes no commands, as a sentence; empty: it takes them. Since 2.2. */
   refuses: string;
+  /** What limits it. Since 2.2. */
+  verdict: Verdict;
 }
 
 export interface LoaderRowWire extends Omit<LoaderRow, "rates"> {
@@ -972,6 +974,25 @@ export function decodeRates(wire: RatesWire): Rates {
   };
 }
 
+/** What limits training now, in words, and what to do about it. Since 2.2. */
+export interface Verdict {
+  /** How bad that is; plain: neither good nor bad. */
+  tone: "bad" | "good" | "plain" | "warn";
+  /** In a word or two. */
+  verdict: string;
+  /** What was seen, and what follows from it. */
+  sentence: string;
+  /** What to do about it; empty: nothing. */
+  advice: string;
+  limit: "failure" | "memory" | "neighbours" | "none" | "pin" | "processors" | "sampler" | "samples" | "shared" | "startup" | "training" | "workers";
+  /** The stage of the pipeline that limits; None: there is none to name. */
+  stage: "data" | "index" | "pin" | "reorder" | "sampler" | "training" | "workers" | null;
+  /** Share of the time, 0 to 1, in which training waited for data, of what was looked at; None: not known. */
+  waiting: number | null;
+  /** The number of workers that is advised; None: none is. */
+  workers: number | null;
+}
+
 /** The first message about a loader after a subscription, and whenever its configuration or presence changes. */
 export interface Detail {
   type: "detail";
@@ -996,6 +1017,8 @@ export interface LoaderDetail {
   versions: Record<string, string>;
   interval_us: number;
   snapshot: Snapshot | null;
+  /** The same as in `row`. Since 2.2. */
+  verdict: Verdict;
 }
 
 export interface LoaderDetailWire extends Omit<LoaderDetail, "row" | "snapshot"> {
@@ -1020,6 +1043,8 @@ export interface Frame {
   presence: "connected" | "finished" | "lost" | "stale";
   /** When the backend received it, by its own clock. */
   at: number;
+  /** What limits training, as of this snapshot. Since 2.2. */
+  verdict: Verdict;
 }
 
 export interface FrameWire extends Omit<Frame, "snapshot" | "rates"> {

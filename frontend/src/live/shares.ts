@@ -1,19 +1,16 @@
+import { KINDS as TABLE } from "./numbers";
 import { type Times, TimesFields } from "./protocol";
 import type { Track } from "./track";
 
-/** The kinds of time, in the order in which they are always shown. */
-export const KINDS = [
-  { key: "compute", label: "Compute", about: "training's own time between two batches" },
-  { key: "starvation", label: "Starvation", about: "waiting, and no batch at all is finished" },
-  { key: "reorder_stall", label: "Reorder stall", about: "waiting for one batch while later ones are finished" },
-  { key: "pin_wait", label: "Pin wait", about: "waiting for the pin stage" },
-  { key: "paused", label: "Paused", about: "waiting because the pool is paused" },
-  { key: "startup", label: "Startup", about: "before an epoch's first batch is finished" },
-  { key: "sampler", label: "Sampler", about: "drawing from the sampler, which runs in the training thread" },
-] as const;
-
-export type Kind = (typeof KINDS)[number]["key"];
+export type Kind = (typeof TABLE)[number]["name"];
 export type Shares = Record<Kind, number>;
+
+/** The kinds of time, in the order in which they are always shown. */
+export const KINDS = TABLE.map(({ name, word, about }) => ({
+  key: name as Kind,
+  label: word.charAt(0).toUpperCase() + word.slice(1),
+  about,
+}));
 
 /** Shares of a whole; null if there is no time to share out. */
 export function normalised(parts: Shares): Shares | null {
@@ -35,7 +32,11 @@ export function sharesOfTrack(track: Track, from: number, to: number): Shares | 
 
 /** Share of the time in which training waits for data; a pause is not the data's fault. */
 export function waitingShare(shares: Shares): number {
-  const waiting = shares.starvation + shares.reorder_stall + shares.pin_wait + shares.startup + shares.sampler;
-  const active = waiting + shares.compute;
+  let waiting = 0;
+  let active = 0;
+  for (const kind of TABLE) {
+    if (kind.waiting) waiting += shares[kind.name];
+    if (kind.active) active += shares[kind.name];
+  }
   return active > 0 ? waiting / active : 0;
 }

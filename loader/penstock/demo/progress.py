@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from penstock_dashboard.rates import Meter
-
-from ..protocol import Rates, Snapshot
+from ..insight.rates import Meter
+from ..insight.shares import of_rates, waiting
+from ..protocol import Rates, Stats
 
 ON_TERMINAL = 0.5
 """Seconds between two lines there."""
@@ -19,7 +19,7 @@ ELSEWHERE = 5.0
 class Pace:
     """What a loader did in the last 10 s, by the definitions and the arithmetic of the dashboard."""
 
-    def __init__(self, stats: Callable[[], Snapshot]) -> None:
+    def __init__(self, stats: Callable[[], Stats]) -> None:
         self._stats = stats
         self._meter = Meter()
         self._next = 0.0
@@ -38,8 +38,8 @@ class Pace:
     @property
     def waiting(self) -> float:
         """Share of the time that training waited for data."""
-        rates = self.rates
-        return rates.starvation + rates.reorder_stall + rates.pin_wait + rates.startup + rates.sampler
+        shares = of_rates(self.rates)
+        return 0.0 if shares is None else waiting(shares)
 
     def __str__(self) -> str:
         rates, snapshot = self.rates, self.snapshot

@@ -27,7 +27,7 @@ class PublishedLoader:
         self.started = engine.ledger.made
         self._loader = weakref.ref(loader)
         self._ledger = engine.ledger
-        self._config = _config(loader)
+        self._config = config_of(loader)
         self._last: Snapshot | None = None
 
     @property
@@ -42,7 +42,7 @@ class PublishedLoader:
         loader = self._loader()
         if loader is None:
             return self._final(seq)
-        self._last = loader._penstock.stats(seq)
+        self._last = loader._penstock.snapshot(seq)
         return self._last
 
     def _final(self, seq: int) -> Snapshot:
@@ -94,7 +94,8 @@ class PublishedLoader:
         ticket.watch(lambda settled: tell(settled.outcome.state, settled))
 
 
-def _config(loader: DataLoader[Any]) -> Config:
+def config_of(loader: DataLoader[Any]) -> Config:
+    """How a loader was made."""
     # What torch takes for a number or a truth value, msgspec may not: it encodes no subclass of int, say.
     context = loader.multiprocessing_context or torch.multiprocessing.get_context()
     engine = loader._penstock

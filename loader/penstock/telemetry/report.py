@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from ..insight.occupation import occupation
-from ..protocol import Snapshot, Times, Worker
+from textwrap import wrap
 
-UNKNOWN = "–"
-"""Stands for what cannot be known of a loader that is only watched."""
+from ..insight.numbers import KINDS
+from ..insight.occupation import occupation
+from ..insight.shares import of_times
+from ..insight.words import NOTHING as UNKNOWN
+from ..insight.words import micros, percent, size
+from ..protocol import Snapshot, Stats, Times, Worker
+
+WIDTH = 100
+"""Letters in a line of the verdict."""
 
 
 def report(snapshot: Snapshot) -> str:
@@ -17,6 +23,7 @@ def report(snapshot: Snapshot) -> str:
     samples, nbytes = _known(s, "samples", f"{s.samples:,}"), _known(s, "bytes", size(s.bytes))
     lines = [
         f"{s.state}, epoch {s.epoch}, batch {s.batch:,}{of}; {workers}{pending}",
+        *_verdict(s),
         f"  yielded   {s.batches:,} batches, {samples} samples, {nbytes if s.knows('bytes') else f'{nbytes} bytes'}",
         f"  time      {_shares(s.epoch_times, told_apart=s.knows('epoch_times.reorder_stall_us'))}",
         f"  queues    {_queues(s)}",
@@ -26,13 +33,13 @@ def report(snapshot: Snapshot) -> str:
         lines.append(f"  stalls    {s.stalls.count:,}, {s.stalls.us / 1e6:.2f} s in all")
     if s.pin.mode != "off":
         speed = s.pin.bytes / s.pin.us * 1e6 if s.pin.us else 0
-        passed = f"{size(s.pin.bytes)}, {size(int(speed))}/s" if s.knows("pin.bytes") else UNKNOWN
+        passed = f"{size(s.pin.bytes)}, {size(speed)}/s" if s.knows("pin.bytes") else UNKNOWN
         lines.append(f"  pinning   {s.pin.mode}, {passed}")
     if s.cost.count:
         which = f" (index {s.cost.max_index})" if s.cost.max_index else ""
         lines.append(
-            f"  samples   p50 {span(s.cost.p50_us)}, p95 {span(s.cost.p95_us)}, p99 {span(s.cost.p99_us)}, "
-            f"slowest {span(s.cost.max_us)}{which}"
+            f"  samples   p50 {micros(s.cost.p50_us)}, p95 {micros(s.cost.p95_us)}, p99 {micros(s.cost.p99_us)}, "
+            f"slowest {micros(s.cost.max_us)}{which}"
         )
     if s.processors.allowed:
         lines.append(f"  runs on   {_processors(s)}")
@@ -44,6 +51,14 @@ def report(snapshot: Snapshot) -> str:
         )
         lines.extend(_row(s, worker) for worker in s.workers)
     return "\n".join(lines)
+
+
+def _verdict(snapshot: Snapshot) -> list[str]:
+    if not isinstance(snapshot, Stats) or not snapshot.verdict.verdict:
+        return []
+    said = snapshot.verdict
+    lines = wrap(" ".join(filter(None, (said.verdict, said.sentence, said.advice))), WIDTH)
+    return [f"  {'verdict' if not place else '':<10}{line}" for place, line in enumerate(lines)]
 
 
 def _known(snapshot: Snapshot, name: str, text: str) -> str:
@@ -68,40 +83,15 @@ def _memory(snapshot: Snapshot) -> str:
     )
 
 
-def size(nbytes: int) -> str:
-    """Bytes for a person."""
-    amount = float(nbytes)
-    for unit in ("B", "KB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
-
-
-def span(us: float) -> str:
-    """A duration for a person."""
-    if us < 1000:
-        return f"{us:.0f} µs"
-    if us < 1_000_000:
-        return f"{us / 1000:.3g} ms"
-    return f"{us / 1e6:.3g} s"
-
-
 def _shares(times: Times, told_apart: bool) -> str:
-    parts = {
-        "compute": times.compute_us,
-        "starvation" if told_apart else "waiting": times.starvation_us,
-        "reorder stall": times.reorder_stall_us,
-        "pin wait": times.pin_wait_us,
-        "paused": times.paused_us,
-        "startup": times.startup_us,
-        "sampler": times.sampler_us,
-    }
-    total = sum(parts.values())
-    if not total:
+    shares = of_times(times)
+    if shares is None:
         return "not started"
-    shares = [f"{name} {100 * us / total:.0f} %" for name, us in parts.items() if us / total >= 0.005]
-    return ", ".join(shares) + f" of {total / 1e6:.1f} s"
+    words = {kind.name: kind.word for kind in KINDS}
+    words["starvation"] = words["starvation"] if told_apart else "waiting"
+    told = [f"{words[name]} {percent(share)}" for name, share in shares.items() if share >= 0.005]
+    total = sum(getattr(times, f"{kind.name}_us") for kind in KINDS)
+    return ", ".join(told) + f" of {total / 1e6:.1f} s"
 
 
 def _processors(snapshot: Snapshot) -> str:
@@ -112,7 +102,7 @@ def _processors(snapshot: Snapshot) -> str:
 def _row(snapshot: Snapshot, worker: Worker) -> str:
     seen = snapshot.knows("workers.fetch_us")
     spent = (worker.fetch_us, worker.collate_us, worker.send_us)
-    fetch, collate, send = (span(us / (worker.batches or 1)) if seen else UNKNOWN for us in spent)
+    fetch, collate, send = (micros(us / (worker.batches or 1)) if seen else UNKNOWN for us in spent)
     batch = worker.batch if seen else UNKNOWN
     processor, queued, blocked = _occupation(snapshot, worker)
     return (

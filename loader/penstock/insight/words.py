@@ -1,4 +1,4 @@
-"""Numbers as people read them. The same words as the dashboard's, `frontend/src/format.ts`."""
+"""Numbers as people read them: tabular, with a unit, never wider than they need to be."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from penstock.insight.rates import Meter
 from penstock.protocol import Processors, Rates, Times, Worker
-from penstock_dashboard.rates import Meter
 
 from tests.backend.harness import make_snapshot
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.protocol import CommandEvent, EpochEvent, Event, ProfilePart, Spans, Stall, StoredEvent, WorkerEvent
-
-from ..terminal.words import count, micros, plural
+from ..protocol import CommandEvent, EpochEvent, Event, ProfilePart, Spans, Stall, StoredEvent, WorkerEvent
+from .words import count, micros, plural
 
 Notable = Stall | WorkerEvent | EpochEvent | CommandEvent
 MOST = 500

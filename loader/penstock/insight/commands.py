@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from penstock.protocol import CommandRecord, CommandState
-
-from ..terminal.words import count, micros
+from ..protocol import CommandRecord, CommandState
+from .words import count, micros
 
 OVER: frozenset[CommandState] = frozenset({"applied", "rejected", "timed_out", "superseded"})
 ORDER: tuple[CommandState, ...] = (
