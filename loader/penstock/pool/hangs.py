@@ -23,10 +23,18 @@ class Hangs:
         self._max_retries = max_retries
         self._ended: dict[int, tuple[int, str]] = {}
         """Key of each worker that was ended here → the place of its sample, and its stack."""
+        self._settled: set[int] = set()
+        """Keys of workers that were ended, or cannot be."""
 
     def patience(self) -> float | None:
-        """How long the conductor may sleep before it has to look, ms."""
-        return None if self._timeout is None else min(self._timeout * 250, 250.0)
+        """How long the conductor may sleep until the sample that is under way for longest has had its time, ms."""
+        if self._timeout is None:
+            return None
+        now, most = time.monotonic_ns(), self._timeout * 1e9
+        workers = [worker for worker in self._roster if worker.key not in self._settled]
+        began = [since for place, since in (worker.sample() for worker in workers) if place >= 0]
+        # A sample that begins meanwhile is due later than that, or than a whole timeout from now.
+        return max(min(began, default=now) + most - now, 0) / 1e6 + 1
 
     def look(self) -> None:
         """End workers that are at one sample for too long."""
@@ -35,17 +43,20 @@ class Hangs:
         now, most = time.monotonic_ns(), int(self._timeout * 1e9)
         for worker in self._roster:
             place, since = worker.sample()
-            if place >= 0 and now - since > most and worker.key not in self._ended:
+            if place >= 0 and now - since > most and worker.key not in self._settled:
                 self._end(worker, place)
 
     def _end(self, worker: Worker, place: int) -> None:
         stack = worker.stack(STACK)
-        if worker.sample()[0] == place and worker.kill():
-            self._ended[worker.key] = place, stack
+        if worker.sample()[0] == place:
+            self._settled.add(worker.key)
+            if worker.kill():
+                self._ended[worker.key] = place, stack
 
     def blame(self, window: Window, died: Died) -> bool:
         """Leave out the sample of which a worker died, if it is known and was given its chances; was it ended here?"""
         ended = self._ended.pop(died.worker.key, None)
+        self._settled.discard(died.worker.key)
         place = died.sample if ended is None else ended[0]
         task = next((each for each in window.out(window.owner(died.worker)) if each.number == died.number >= 0), None)
         if not self._tolerates or task is None or place < 0:
