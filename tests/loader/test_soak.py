@@ -40,8 +40,8 @@ def loaders() -> Iterator[Loaders]:
 
 
 def zygotes(loader: DataLoader[Any]) -> set[int]:
-    """Children of this process that are parents of workers."""
-    return {pid for pid in descendants(os.getpid()) if descendants(pid) & set(worker_pids(loader))}
+    """The processes that are parents of workers. Under forkserver they are not children of this one."""
+    return {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in worker_pids(loader)}
 
 
 def memory_of(pid: int) -> int:

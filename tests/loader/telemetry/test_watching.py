@@ -215,7 +215,7 @@ class Names:
         return os.getpid()
 
 # No tensors: a worker that dies takes the descriptors of those that it has sent with it, which fails in other ways.
-loader = torch.utils.data.DataLoader(Names(), num_workers=1, collate_fn=list)
+loader = torch.utils.data.DataLoader(Names(), num_workers=1, collate_fn=list, multiprocessing_context="fork")
 try:
     for (pid,) in watch(loader, monitor=sys.argv[1]):
         os.kill(pid, signal.SIGKILL)

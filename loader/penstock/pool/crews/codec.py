@@ -345,11 +345,11 @@ def _reduce_exotic(tensor: torch.Tensor) -> Any:
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    """Arrays arrive writable and in this machine's byte order, as after torch's way through a queue."""
+    """Arrays arrive writable, and in the byte order in which they come out of torch's queue: this machine's, but for
+    contiguous ones where Python pickles with protocol 5 by default (3.14)."""
     dtype = array.dtype
-    foreign = (
-        dtype.byteorder in "<>" and not dtype.isnative
-    )  # a structured type's is "|", and its fields stay as they are
+    # A structured type's order is "|", and its fields stay as they are.
+    foreign = dtype.byteorder in "<>" and not dtype.isnative and (pickle.DEFAULT_PROTOCOL < 5 or not array.flags.forc)
     if (foreign or not array.flags.writeable) and not dtype.hasobject:
         array = array.astype(dtype.newbyteorder("=") if foreign else dtype, order="A")
     return array.__reduce_ex__(5)
