@@ -174,9 +174,12 @@ class Looks:
     def take(self, *, last: bool) -> Chunk:
         """What was seen since the last call."""
         rows, self._rows = self._rows, []
-        now = self._time()
-        used, self._processor = now - self._processor, now
-        shares = _shared_out(used, [wall if runs else 0 for *_, wall, runs in rows], [row[4] for row in rows])
+        running = [wall if runs else 0 for *_, wall, runs in rows]
+        used = 0
+        if last or any(running):  # else it waits for a look that finds the thread running
+            now = self._time()
+            used, self._processor = now - self._processor, now
+        shares = _shared_out(used, running, [row[4] for row in rows])
         numbers = array("q")
         for (moment, state, batch, stack, wall, _), share in zip(rows, shares, strict=True):
             numbers.extend((moment, state, batch, stack, wall, share))
