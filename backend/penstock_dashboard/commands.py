@@ -67,6 +67,8 @@ class Asker(msgspec.Struct, frozen=True):
 
 
 class CommandBook:
+    """All commands that are under way, by loader."""
+
     def __init__(
         self,
         limits: Limits,

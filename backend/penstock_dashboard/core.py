@@ -64,6 +64,8 @@ class Present:
 
 
 class Backend:
+    """The parts of the backend, put together."""
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.instance = secrets.token_hex(6)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 
 class Encoded:
+    """Texts that were encoded for one viewer and will do for others, within a limit in bytes."""
+
     def __init__(self, most: int) -> None:
         self._most = most
         self._size = 0

@@ -52,6 +52,8 @@ class Connection:
 
 
 class Hub:
+    """Hands what loaders say on to the viewers that look at them."""
+
     def __init__(self, registry: Registry, limits: Limits) -> None:
         self.connections: set[Connection] = set()
         self.newest_event = 0

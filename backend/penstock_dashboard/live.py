@@ -32,6 +32,8 @@ POLICY = 1008
 
 
 class Live:
+    """One viewer's connection."""
+
     def __init__(self, backend: Backend, socket: WebSocket, token: Token) -> None:
         self._backend = backend
         self._socket = socket

@@ -15,6 +15,8 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class InvalidField(msgspec.Struct, frozen=True):
+    """One field of a request that cannot be meant."""
+
     field: str
     """Where: a parameter's name or a path in the body."""
     reason: str

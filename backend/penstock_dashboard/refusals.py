@@ -18,6 +18,8 @@ SAID_FOR = 60.0
 
 
 class Refusals:
+    """What was refused lately, for those who ask why."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.told = ""
         """What is said now; empty: nothing was refused lately."""

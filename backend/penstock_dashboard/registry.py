@@ -189,6 +189,8 @@ class Full(Refusal):
 
 
 class Registry:
+    """Every loader that the backend knows."""
+
     def __init__(self, limits: Limits, timing: Timing) -> None:
         self._limits = limits
         self._timing = timing

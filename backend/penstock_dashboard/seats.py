@@ -64,6 +64,8 @@ class Seat:
 
 
 class Seats:
+    """Every connection that is open, and by when it must have got further."""
+
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self.clock = clock

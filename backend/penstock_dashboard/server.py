@@ -41,6 +41,8 @@ def guarded_http(seats: Seats) -> type[H11Protocol]:
     """uvicorn's HTTP protocol, seated."""
 
     class Guarded(H11Protocol):
+        """An HTTP connection that has a seat, and so a deadline for everything it does."""
+
         _seat: Seat
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -80,6 +82,8 @@ def guarded_websocket(seats: Seats) -> type[WebSocketsSansIOProtocol]:
     """uvicorn's websocket protocol, which keeps the seat of the request that it began as."""
 
     class GuardedWebSocket(WebSocketsSansIOProtocol):
+        """A websocket that keeps the seat of the connection it began as."""
+
         _seat: Seat
 
         def connection_made(self, transport: BaseTransport) -> None:

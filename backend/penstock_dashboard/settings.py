@@ -156,6 +156,8 @@ class Timing(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
+    """Everything about the backend that can be set."""
+
     host: str = "127.0.0.1"
     port: int = 8787
     data: Path | None = None

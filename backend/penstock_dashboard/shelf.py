@@ -10,6 +10,8 @@ from collections import OrderedDict
 
 
 class Shelf:
+    """The last snapshot of each loader, within so many bytes for each owner."""
+
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: dict[int, OrderedDict[int, bytes]] = {}

@@ -10,6 +10,8 @@ from .security.buckets import TokenBucket
 
 
 class Turnstile:
+    """Lets strangers' requests pass in turn, no faster than a rate."""
+
     def __init__(self, burst: float, rate: float) -> None:
         self._bucket = TokenBucket(burst, rate)
         self._waiting: deque[tuple[asyncio.Future[None], Callable[[], bool]]] = deque()

@@ -82,6 +82,8 @@ class EventQueue:
 
 
 class Viewer:
+    """What waits for one viewer."""
+
     def __init__(self, most_events: int, most_bytes: int = 1 << 20, most_commands: int = 8192) -> None:
         self.overview = False
         self.overview_seen = -1

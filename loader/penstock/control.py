@@ -16,6 +16,8 @@ LONGEST_PROFILE, HIGHEST_RATE = 3600, 200
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """What came of a call of resize, pause or resume."""
+
     action: str
     """resize, pause, resume: as in `protocol.Order`."""
     state: CommandState

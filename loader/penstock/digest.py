@@ -15,6 +15,8 @@ _MARSHAL = 2
 
 
 class Digest:
+    """A rolling digest over everything that was yielded: equal for equal streams."""
+
     def __init__(self, value: bytes = bytes(16)) -> None:
         self.value = value
 

@@ -67,6 +67,8 @@ PATIENCE = 5.0
 
 
 class Engine:
+    """Control, telemetry and checkpoints of one loader."""
+
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         self.options = options
         self.resume_state: checkpoint.State | None = None

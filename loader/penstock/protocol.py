@@ -86,7 +86,7 @@ class Queues(Struct, frozen=True, array_like=True):
     reorder: Count = 0
     """Finished batches that wait because an earlier one is not finished."""
     reorder_bytes: Count = 0
-    """Their size."""
+    """Size of the finished batches in the reorder buffer."""
     pin: Count = 0
     """Batches handed to the pin stage and not through it."""
     data: Count = 0
@@ -100,7 +100,7 @@ class Queues(Struct, frozen=True, array_like=True):
     finished_bytes: Count = 0
     """Size of all finished batches in the pipeline (reorder buffer, pin stage, data queue)."""
     memory_budget: Count = 0
-    """What finished_bytes is kept within."""
+    """Byte limit for finished batches that training has not taken."""
 
 
 class Times(Struct, frozen=True, array_like=True):
@@ -140,9 +140,9 @@ class Worker(Struct, frozen=True, array_like=True):
     batches: Count = 0
     """Batches it made since its birth, failed ones included."""
     samples: Count = 0
-    """Samples in them."""
+    """Samples in the batches that it made."""
     sent_kib: Count = 0
-    """Size of the tensors and arrays in them."""
+    """Size of the tensors and arrays in the batches that it made."""
     fetch_us: Count = 0
     """Time in the dataset."""
     collate_us: Count = 0
@@ -171,13 +171,15 @@ class Processors(Struct, frozen=True, array_like=True):
 
 
 class PinStage(Struct, frozen=True, array_like=True):
+    """What passed the pin stage since the loader was made."""
+
     mode: PinMode = "off"
     batches: Count = 0
     """Batches that passed the stage."""
     bytes: Count = 0
-    """Bytes of the tensors in them that were pinned; in mode mlock, of what lies in slots that are page-locked."""
+    """Bytes of tensors that were pinned; in mode mlock, of what lies in slots that are page-locked."""
     us: Count = 0
-    """Time spent in it."""
+    """Time spent in the stage."""
 
 
 class SampleCost(Struct, frozen=True, array_like=True):
@@ -193,16 +195,19 @@ class SampleCost(Struct, frozen=True, array_like=True):
     p95_us: Count = 0
     p99_us: Count = 0
     max_us: Count = 0
-    """The slowest one's time."""
+    """Time of the slowest sample."""
     max_index: Text = ""
-    """Its index, as the sampler gave it, or its number in its shard; empty where only a batch's mean is known."""
+    """Index of the slowest sample, as the sampler gave it, or its number in its shard; empty where only a batch's mean
+    is known."""
 
 
 class Stalls(Struct, frozen=True, array_like=True):
+    """Reorder stalls since the loader was made."""
+
     count: Count = 0
-    """Reorder stalls ended so far."""
+    """Reorder stalls that ended so far."""
     us: Count = 0
-    """Their total length."""
+    """Total length of the reorder stalls that ended so far."""
 
 
 class Quarantined(Struct, frozen=True):
@@ -240,18 +245,18 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     batches: Count = 0
     """Batches yielded since the loader was made."""
     samples: Count = 0
-    """Samples in them."""
+    """Samples yielded since the loader was made."""
     bytes: Count = 0
-    """Bytes of tensors and arrays in them."""
+    """Bytes of the tensors and arrays yielded since the loader was made."""
     target: Count = 0
     """Workers asked for."""
     pending: Count | None = None
     """Workers asked for from the next epoch on, while that is still to come."""
     queues: Queues = field(default_factory=Queues)
     times: Times = field(default_factory=Times)
-    """Since the loader was made."""
+    """The training thread's time since the loader was made."""
     epoch_times: Times = field(default_factory=Times)
-    """In this epoch."""
+    """The training thread's time in this epoch."""
     stalls: Stalls = field(default_factory=Stalls)
     pin: PinStage = field(default_factory=PinStage)
     cost: SampleCost = field(default_factory=SampleCost)
@@ -362,7 +367,7 @@ class Span(Struct, frozen=True, array_like=True):
     fetched_us: int
     """All samples were there."""
     collated_us: int
-    """The batch was made of them."""
+    """The samples were made into a batch."""
     sent_us: int
     """It was in its slot or message, or had failed."""
     yielded_us: int
@@ -399,12 +404,14 @@ class Stall(Struct, frozen=True, tag="stall", tag_field="kind"):
     slowest_index: Text = ""
     """The slowest sample of that batch; empty where that is not known."""
     slowest_us: Count = 0
-    """Its time, or a sample's on average."""
+    """Time of the slowest sample, or of a sample on average."""
     stack: LongText = ""
     """The worker's Python stack, taken once while the stall lasted; empty if it was short."""
 
 
 class WorkerEvent(Struct, frozen=True, tag="worker", tag_field="kind"):
+    """A worker was born, retired as it was told to, or died."""
+
     at: Moment
     what: Literal["born", "retired", "died"]
     worker: Count
@@ -416,15 +423,17 @@ class WorkerEvent(Struct, frozen=True, tag="worker", tag_field="kind"):
     batch: int = -1
     """The batch it was working at, as in `Worker.batch`; -1: none."""
     retried: bool = False
-    """Its unfinished tasks went to others."""
+    """The worker's unfinished tasks went to others."""
 
 
 class EpochEvent(Struct, frozen=True, tag="epoch", tag_field="kind"):
+    """An epoch began, or ended in one way or another."""
+
     at: Moment
     what: Literal["started", "ended", "abandoned", "failed"]
     epoch: Count
     batches: Count = 0
-    """Batches yielded in it."""
+    """Batches yielded in the epoch."""
     reason: LongText = ""
 
 
@@ -628,6 +637,8 @@ class Outcome(Struct, frozen=True, tag="outcome"):
 
 
 class Identity(Struct, frozen=True):
+    """Which loader of which process of which run it is."""
+
     run: Label
     name: Label
     rank: Annotated[int, Meta(ge=0, lt=1_000_000)] = 0
@@ -668,6 +679,8 @@ class Config(Struct, frozen=True):
 
 
 class Hello(Struct, frozen=True, tag="hello"):
+    """A loader's first message on a connection: who it is and how it was made."""
+
     protocol: tuple[int, int]
     identity: Identity
     config: Config = field(default_factory=Config)
@@ -676,7 +689,7 @@ class Hello(Struct, frozen=True, tag="hello"):
     started: Moment = 0.0
     """When the loader was made."""
     versions: dict[str, Text] = field(default_factory=dict)
-    """Of penstock, torch, python."""
+    """Versions of penstock, torch and python, by name."""
 
 
 class Goodbye(Struct, frozen=True, tag="goodbye"):
@@ -687,13 +700,15 @@ class Goodbye(Struct, frozen=True, tag="goodbye"):
 
 
 class Welcome(Struct, frozen=True, tag="welcome"):
+    """The backend's answer to a hello."""
+
     protocol: tuple[int, int]
     loader: Text
     """The id under which the backend knows it."""
     last_seq: int = -1
     """The last message of this incarnation that the backend has; the loader goes on with the next one."""
     at: Moment = 0.0
-    """The backend's clock."""
+    """The moment of the answer by the backend's clock."""
 
 
 class Ack(Struct, frozen=True, tag="ack"):
@@ -798,6 +813,8 @@ class LoaderDetail(Struct, frozen=True):
 
 
 class Transition(Struct, frozen=True):
+    """A step of a command's life."""
+
     state: CommandState
     at: Moment
     """By the backend's clock."""
@@ -842,6 +859,8 @@ class CommandRecord(Struct, frozen=True):
 
 
 class StoredEvent(Struct, frozen=True):
+    """An event as the backend remembers it."""
+
     id: Count
     """Grows over all loaders of one backend: what has come after N has a higher id."""
     loader: Text
@@ -858,10 +877,14 @@ class Subscribe(Struct, frozen=True, tag="subscribe"):
 
 
 class Ping(Struct, frozen=True, tag="ping"):
+    """A viewer asks whether the backend is still there."""
+
     at: float = 0.0
 
 
 class Pong(Struct, frozen=True, tag="pong"):
+    """The answer to a ping, with its number."""
+
     at: float = 0.0
 
 
@@ -907,6 +930,8 @@ class Detail(Struct, frozen=True, tag="detail"):
 
 
 class Happened(Struct, frozen=True, tag="happened"):
+    """Events of loaders that this viewer looks at, in order."""
+
     events: list[StoredEvent]
 
 
@@ -919,6 +944,8 @@ class Gap(Struct, frozen=True, tag="gap"):
 
 
 class CommandChanged(Struct, frozen=True, tag="command_changed"):
+    """A command was given, or got further."""
+
     command: CommandRecord
 
 

@@ -48,6 +48,8 @@ RunOrderRequest = _requests("Run", ("name", str | None, None))
 
 
 class RefusedLoader(msgspec.Struct, frozen=True):
+    """A loader that was not given the command, and why."""
+
     loader: str
     reason: str
 

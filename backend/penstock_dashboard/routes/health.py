@@ -19,6 +19,8 @@ from ..settings import VERSION
 
 
 class Health(msgspec.Struct, frozen=True):
+    """Whether the backend works as it should."""
+
     status: Literal["ok", "refusing", "degraded"]
     """refusing: it works, but in the last minute something was refused because a limit was reached. degraded: it works,
     but the store fell back to memory."""

@@ -28,6 +28,8 @@ class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class SignedIn(msgspec.Struct, frozen=True):
+    """The answer to a sign-in."""
+
     session: Session
     page: str
     """The page's half of the session, to be sent as `X-Penstock-Page`: the cookie is worth nothing without it."""

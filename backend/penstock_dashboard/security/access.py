@@ -15,6 +15,8 @@ from ..settings import Settings
 
 
 class Access:
+    """Who may do what, by token or by session."""
+
     def __init__(self, settings: Settings, keyring: Keyring, links: Links) -> None:
         self.keyring = keyring
         self.sessions = Sessions(keyring)

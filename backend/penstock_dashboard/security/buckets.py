@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 
 class TokenBucket:
+    """A bucket that fills steadily: what is taken from it keeps to its rate in the long run."""
+
     def __init__(self, burst: float, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._burst = burst
         self._rate = rate

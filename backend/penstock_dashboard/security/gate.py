@@ -47,6 +47,8 @@ def content_security_policy(frame_ancestors: Iterable[str] = ()) -> str:
 
 
 class Gate:
+    """Checks every request before anything else sees it."""
+
     def __init__(self, app: ASGIApp, settings: Settings, access: Access) -> None:
         self._app = app
         self._access = access

@@ -57,6 +57,8 @@ def is_loopback(host: str) -> bool:
 
 
 class Hosts:
+    """The names of this server, and the pages that may ask it."""
+
     def __init__(self, bind: str, public_url: str = "", more: tuple[str, ...] = ()) -> None:
         self._any_address = not is_loopback(bind)
         names = {"localhost", bind.lower(), *(name.lower().rstrip(".") for name in more)}

@@ -13,6 +13,8 @@ LIFETIME = 600.0
 
 
 class Links:
+    """Codes that sign in once, and have not yet."""
+
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock

@@ -28,6 +28,8 @@ PAGE_SUBPROTOCOL = "penstock-page."
 
 
 class Sessions:
+    """Makes and checks what a browser shows to be known again."""
+
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
         self._ended: dict[str, float] = {}

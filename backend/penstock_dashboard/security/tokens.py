@@ -23,6 +23,8 @@ ALL_SCOPES: tuple[Scope, ...] = ("publish", "view", "control")
 
 
 class Token(msgspec.Struct, frozen=True):
+    """A secret, whose it is and what it is good for."""
+
     name: str
     """Who: it appears in the audit of commands."""
     token: str
@@ -31,6 +33,8 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class TokenFile(msgspec.Struct, frozen=True):
+    """What is in the file of tokens."""
+
     key: str
     """Signs session cookies, so that a restart does not sign everybody out."""
     tokens: tuple[Token, ...]

@@ -37,6 +37,8 @@ BROKEN = frozenset(
 
 
 class Store:
+    """The store as the rest of the backend sees it: what it is given is written soon."""
+
     def __init__(
         self,
         data: Path | None,

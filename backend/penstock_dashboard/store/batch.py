@@ -35,6 +35,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class EventRecord(msgspec.Struct, frozen=True):
+    """An event as it is stored."""
+
     id: int
     key: int
     """The loader's number."""
@@ -50,6 +52,8 @@ class EventRecord(msgspec.Struct, frozen=True):
 
 
 class CommandStored(msgspec.Struct, frozen=True):
+    """A command as it is stored."""
+
     id: str
     loader: str
     run: str
@@ -72,6 +76,8 @@ def on_disk(size: int) -> int:
 
 
 class Batch(msgspec.Struct):
+    """Everything that one transaction writes."""
+
     samples: list[tuple[int, Sample]] = []
     marks: dict[int, Mark] = {}
     events: list[EventRecord] = []

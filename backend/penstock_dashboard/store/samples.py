@@ -35,6 +35,8 @@ Row = tuple[float, ...]
 
 
 class Sample(msgspec.Struct, frozen=True):
+    """The rates of one moment."""
+
     at: float
     rates: bytes
 

@@ -65,6 +65,8 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
 
 
 class Space:
+    """Keeps the database and its log within a size."""
+
     def __init__(self, path: Path | None, most: int, batch: int = Limits().batch) -> None:
         self._path = path
         if path is None:

@@ -44,6 +44,8 @@ Work = Callable[[sqlite3.Connection], None]
 
 
 class Writer(threading.Thread):
+    """The thread that writes, and the connection that it writes with."""
+
     def __init__(
         self,
         path: Path | None,

@@ -29,6 +29,8 @@ ESCAPE = 0.05
 
 
 class App:
+    """`penstock top`: what is looked at, which keys do what, and when the screen is drawn."""
+
     def __init__(self, client: Client, terminal: Terminal, target: Target | None) -> None:
         self._client = client
         self._terminal = terminal

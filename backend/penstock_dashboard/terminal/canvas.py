@@ -28,6 +28,8 @@ MONOCHROME = {"bold": "1", "chosen": "7"}
 
 
 class Span(NamedTuple):
+    """A piece of a line in one style."""
+
     text: str
     style: str = "plain"
 

@@ -42,6 +42,8 @@ class Refusal(Failure):
 
 
 class RefusedLoader(msgspec.Struct, frozen=True):
+    """A loader that was not given the command, and why."""
+
     loader: str
     reason: str
 
@@ -62,6 +64,8 @@ class OnceLink(msgspec.Struct, frozen=True):
 
 
 class Client:
+    """The API over HTTP."""
+
     def __init__(self, find: Callable[[], Address]) -> None:
         self.find = find
 

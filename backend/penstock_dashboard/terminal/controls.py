@@ -9,6 +9,8 @@ from ..terminal.facts import LoaderFacts
 
 
 class Controls:
+    """The dial for workers, and what was asked for with it."""
+
     def __init__(self, facts: LoaderFacts) -> None:
         self._facts = facts
         self.wanted: int | None = None

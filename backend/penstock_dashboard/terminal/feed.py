@@ -29,6 +29,8 @@ _decoder = msgspec.json.Decoder(ToViewer)
 
 
 class Feed:
+    """The live stream, read in a thread of its own that connects again and again."""
+
     def __init__(
         self,
         client: Client,

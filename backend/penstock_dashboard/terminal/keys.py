@@ -24,6 +24,8 @@ _NAMES = {
 
 
 class Keys:
+    """Bytes from a terminal to names of keys."""
+
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text = ""

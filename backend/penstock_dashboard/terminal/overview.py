@@ -18,6 +18,8 @@ STATES = {"running": "good", "failed": "bad", "lost": "bad", "stale": "warn", "p
 
 @dataclass(frozen=True)
 class Column:
+    """One column of the table of loaders."""
+
     title: str
     width: int
     text: Callable[[LoaderRow, float], str]

@@ -14,6 +14,8 @@ _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True)
 class Target:
+    """Which loaders are meant, as somebody typed it."""
+
     run: str
     rank: int | None = None
     """None: all ranks."""

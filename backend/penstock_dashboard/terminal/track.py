@@ -19,6 +19,8 @@ FIELDS = Rates.__struct_fields__
 
 
 class Track:
+    """What was heard of one loader."""
+
     def __init__(self) -> None:
         self._samples: list[tuple[float, Rates]] = []
 

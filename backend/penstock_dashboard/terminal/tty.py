@@ -34,6 +34,8 @@ def colourful() -> bool:
 
 
 class Terminal:
+    """The terminal, taken for as long as the block lasts and given back at its end."""
+
     def __init__(self) -> None:
         self._source, self._sink = sys.stdin.fileno(), sys.stdout.fileno()
         self._dumb = os.environ.get("TERM", "dumb") == "dumb"

@@ -6,6 +6,7 @@
 export const PROTOCOL = [2, 2] as const;
 export const MAX_WORKERS = 1024;
 
+/** Which loader of which process of which run it is. */
 export interface Identity {
   run: string;
   name: string;
@@ -61,18 +62,18 @@ export interface Snapshot {
   length: number | null;
   /** Batches yielded since the loader was made. */
   batches: number;
-  /** Samples in them. */
+  /** Samples yielded since the loader was made. */
   samples: number;
-  /** Bytes of tensors and arrays in them. */
+  /** Bytes of the tensors and arrays yielded since the loader was made. */
   bytes: number;
   /** Workers asked for. */
   target: number;
   /** Workers asked for from the next epoch on, while that is still to come. */
   pending: number | null;
   queues: Queues;
-  /** Since the loader was made. */
+  /** The training thread's time since the loader was made. */
   times: Times;
-  /** In this epoch. */
+  /** The training thread's time in this epoch. */
   epoch_times: Times;
   stalls: Stalls;
   pin: PinStage;
@@ -131,7 +132,7 @@ export interface Queues {
   window: number;
   /** Finished batches that wait because an earlier one is not finished. */
   reorder: number;
-  /** Their size. */
+  /** Size of the finished batches in the reorder buffer. */
   reorder_bytes: number;
   /** Batches handed to the pin stage and not through it. */
   pin: number;
@@ -145,7 +146,7 @@ export interface Queues {
   slots_bytes: number;
   /** Size of all finished batches in the pipeline (reorder buffer, pin stage, data queue). */
   finished_bytes: number;
-  /** What finished_bytes is kept within. */
+  /** Byte limit for finished batches that training has not taken. */
   memory_budget: number;
 }
 
@@ -246,10 +247,11 @@ export function decodeTimes(wire: TimesWire): Times {
   };
 }
 
+/** Reorder stalls since the loader was made. */
 export interface Stalls {
-  /** Reorder stalls ended so far. */
+  /** Reorder stalls that ended so far. */
   count: number;
-  /** Their total length. */
+  /** Total length of the reorder stalls that ended so far. */
   us: number;
 }
 
@@ -270,13 +272,14 @@ export function decodeStalls(wire: StallsWire): Stalls {
   };
 }
 
+/** What passed the pin stage since the loader was made. */
 export interface PinStage {
   mode: "accelerator" | "mlock" | "none" | "off";
   /** Batches that passed the stage. */
   batches: number;
-  /** Bytes of the tensors in them that were pinned; in mode mlock, of what lies in slots that are page-locked. */
+  /** Bytes of tensors that were pinned; in mode mlock, of what lies in slots that are page-locked. */
   bytes: number;
-  /** Time spent in it. */
+  /** Time spent in the stage. */
   us: number;
 }
 
@@ -310,9 +313,9 @@ export interface SampleCost {
   p50_us: number;
   p95_us: number;
   p99_us: number;
-  /** The slowest one's time. */
+  /** Time of the slowest sample. */
   max_us: number;
-  /** Its index, as the sampler gave it, or its number in its shard; empty where only a batch's mean is known. */
+  /** Index of the slowest sample, as the sampler gave it, or its number in its shard; empty where only a batch's mean is known. */
   max_index: string;
 }
 
@@ -360,9 +363,9 @@ export interface Worker {
   index_queue: number;
   /** Batches it made since its birth, failed ones included. */
   batches: number;
-  /** Samples in them. */
+  /** Samples in the batches that it made. */
   samples: number;
-  /** Size of the tensors and arrays in them. */
+  /** Size of the tensors and arrays in the batches that it made. */
   sent_kib: number;
   /** Time in the dataset. */
   fetch_us: number;
@@ -523,7 +526,7 @@ export interface Span {
   start_us: number;
   /** All samples were there. */
   fetched_us: number;
-  /** The batch was made of them. */
+  /** The samples were made into a batch. */
   collated_us: number;
   /** It was in its slot or message, or had failed. */
   sent_us: number;
@@ -582,12 +585,13 @@ export interface Stall {
   worker: number;
   /** The slowest sample of that batch; empty where that is not known. */
   slowest_index: string;
-  /** Its time, or a sample's on average. */
+  /** Time of the slowest sample, or of a sample on average. */
   slowest_us: number;
   /** The worker's Python stack, taken once while the stall lasted; empty if it was short. */
   stack: string;
 }
 
+/** A worker was born, retired as it was told to, or died. */
 export interface WorkerEvent {
   kind: "worker";
   at: number;
@@ -600,16 +604,17 @@ export interface WorkerEvent {
   signal: string;
   /** The batch it was working at, as in `Worker.batch`; -1: none. */
   batch: number;
-  /** Its unfinished tasks went to others. */
+  /** The worker's unfinished tasks went to others. */
   retried: boolean;
 }
 
+/** An epoch began, or ended in one way or another. */
 export interface EpochEvent {
   kind: "epoch";
   at: number;
   what: "abandoned" | "ended" | "failed" | "started";
   epoch: number;
-  /** Batches yielded in it. */
+  /** Batches yielded in the epoch. */
   batches: number;
   reason: string;
 }
@@ -1060,6 +1065,7 @@ export function decodeFrame(wire: FrameWire): Frame {
   };
 }
 
+/** Events of loaders that this viewer looks at, in order. */
 export interface Happened {
   type: "happened";
   events: StoredEvent[];
@@ -1076,6 +1082,7 @@ export function decodeHappened(wire: HappenedWire): Happened {
   };
 }
 
+/** An event as the backend remembers it. */
 export interface StoredEvent {
   /** Grows over all loaders of one backend: what has come after N has a higher id. */
   id: number;
@@ -1102,6 +1109,7 @@ export interface Gap {
   until: number;
 }
 
+/** A command was given, or got further. */
 export interface CommandChanged {
   type: "command_changed";
   command: CommandRecord;
@@ -1138,6 +1146,7 @@ export interface CommandRecord {
   reason: string;
 }
 
+/** A step of a command's life. */
 export interface Transition {
   state: "accepted" | "applied" | "delivered" | "pending" | "rejected" | "superseded" | "timed_out";
   /** By the backend's clock. */
@@ -1150,6 +1159,7 @@ export interface Gone {
   loader: string;
 }
 
+/** The answer to a ping, with its number. */
 export interface Pong {
   type: "pong";
   at: number;
@@ -1164,6 +1174,7 @@ export interface Subscribe {
   after: Record<string, number>;
 }
 
+/** A viewer asks whether the backend is still there. */
 export interface Ping {
   type: "ping";
   at: number;

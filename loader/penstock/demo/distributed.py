@@ -32,6 +32,8 @@ from .training import Training, small_model
 
 @dataclass(frozen=True)
 class Plan:
+    """What every rank of a demo is told."""
+
     scenario: Scenario
     """Its number of ranks does not count: those are what was launched."""
     monitor: str | bool | None

@@ -52,6 +52,8 @@ class Pace:
 
 
 class ProgressLine:
+    """One line in the terminal that is written over; lines one below the other where it is no terminal."""
+
     def __init__(self) -> None:
         self._rewrites = sys.stdout.isatty()
         self._apart = ON_TERMINAL if self._rewrites else ELSEWHERE

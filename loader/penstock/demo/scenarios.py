@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scenario:
+    """A training that makes one point."""
+
     summary: str
     """What is to be seen, in one line."""
     workers: int = 2

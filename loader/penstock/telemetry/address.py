@@ -20,6 +20,8 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 
 
 class Address(msgspec.Struct, frozen=True):
+    """Where a dashboard is, and the token for it."""
+
     url: str
     """The dashboard's address, for people: scheme, host, port and the proxy's prefix."""
     token: str = ""

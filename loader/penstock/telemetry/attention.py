@@ -14,6 +14,8 @@ BURST = 0.02
 
 
 class Attention:
+    """How much of the processor the publisher may still spend on listening."""
+
     def __init__(self) -> None:
         self._credit = BURST
         self._at = 0.0

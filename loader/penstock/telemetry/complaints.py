@@ -8,6 +8,8 @@ log = logging.getLogger("penstock")
 
 
 class Complaints:
+    """Warnings in the log, each kind once."""
+
     def __init__(self, name: str) -> None:
         self._name = name
         self._told: set[str] = set()

@@ -51,6 +51,8 @@ class Lost(Exception):
 
 
 class Connection:
+    """One connection to a dashboard, from the first packet on. Nothing in it waits."""
+
     def __init__(self, address: Address) -> None:
         self.opened = False
         """The websocket handshake is done: messages may be sent."""

@@ -14,6 +14,8 @@ MOST_EVENTS = 1024
 
 
 class Gatherer:
+    """Puts what a source says into the outbox, encoded and numbered."""
+
     def __init__(self, source: Source, outbox: Outbox, tell: Complaints) -> None:
         self._source = source
         self._outbox = outbox

@@ -43,6 +43,8 @@ class PinTally:
 
 
 class Ledger:
+    """Counters, times and events of one loader since it was made."""
+
     def __init__(self) -> None:
         self.made = time.time()
         self.digest = Digest()

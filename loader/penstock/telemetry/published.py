@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class PublishedLoader:
+    """A `DataLoader` as a source of the publisher."""
+
     def __init__(self, loader: DataLoader[Any]) -> None:
         engine = loader._penstock
         self.name = engine.options.name

@@ -75,6 +75,8 @@ _active: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 
 class Publisher:
+    """Publishes one source in a thread of its own."""
+
     def __init__(self, source: Source, address: AnyAddress, interval: float = INTERVAL, *, identity: Identity) -> None:
         self.identity = identity
         self.finishing = False

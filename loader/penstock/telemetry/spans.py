@@ -55,6 +55,8 @@ class _Row:
 
 
 class SpanRing:
+    """The spans of the last batches, until somebody takes them."""
+
     def __init__(self) -> None:
         self.stride = 0
         """Batches with a multiple of it as their number are wanted. 0: nobody looks."""

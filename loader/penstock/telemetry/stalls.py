@@ -14,6 +14,8 @@ SHORT = 1_000_000
 
 @dataclass(slots=True)
 class OpenStall:
+    """A reorder stall that is not over."""
+
     began: int
     """ns of the monotonic clock."""
     epoch: int
@@ -32,6 +34,8 @@ class OpenStall:
 
 
 class StallWatch:
+    """Follows what training waits for, and says when a reorder stall is over."""
+
     def __init__(self, long: int) -> None:
         """`long`: after so many ns of a stall the culprit's stack is taken, once."""
         self.open: OpenStall | None = None

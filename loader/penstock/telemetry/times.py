@@ -15,6 +15,8 @@ from ..protocol import Times
 
 
 class TimeAccount:
+    """The training thread's time by kind."""
+
     def __init__(self) -> None:
         self._sums = [0] * len(Cause)
         self._last: int | None = None
