@@ -1,4 +1,4 @@
-"""A real backend, a real Chromium, and loaders: simulated ones on demand, real ones in `test_training.py`."""
+"""A real backend, a real Chromium, and loaders: recorded ones to look at, real ones to steer (`tests/recorded`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
+from tests.recorded.replay import Fleet, Replayed
+from tests.recorded.shapes import Shape
+from tests.recorded.stage import Stage, Trained
 
 from .dashboard import Dashboard
-from .publisher import Fleet, Publisher
-from .simulated import Scenario
 
 sync_api = pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import (  # noqa: E402
@@ -108,9 +109,22 @@ def fleet(dashboard: Dashboard) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def train(fleet: Fleet) -> Publisher:
-    """One simulated loader with four busy workers and twenty seconds of past."""
-    return fleet.add(Scenario(run="demo", fetch=140, step=9), past=20.0)
+def train(fleet: Fleet) -> Replayed:
+    """One recorded loader with four busy workers and twenty seconds of past."""
+    return fleet.replay("busy", run="demo", past=20.0)
+
+
+@pytest.fixture(scope="package")
+def stage() -> Iterator[Stage]:
+    with Stage() as stage:
+        yield stage
+
+
+@pytest.fixture
+def steered(stage: Stage, dashboard: Dashboard) -> Iterator[Trained]:
+    """One real loader with four busy workers, which does what it is told."""
+    yield stage.train(dashboard.url, dashboard.token, Shape(fetch=0.14, step=0.009), run="real")
+    stage.clear()
 
 
 @pytest.fixture

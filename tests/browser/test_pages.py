@@ -17,10 +17,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.backend.harness import until
+from tests.recorded.replay import Fleet, Replayed
+from tests.recorded.stage import Trained
 
 from .dashboard import Dashboard
-from .publisher import Fleet, Publisher
-from .simulated import Scenario
 
 Open = Callable[..., Page]
 AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
@@ -115,7 +115,7 @@ def test_a_wrong_token_is_refused_with_a_reason_and_a_right_one_is_taken(page: P
 def test_the_overview_fills_by_itself_and_leads_to_a_loader(signed_in: Open, fleet: Fleet, page: Page) -> None:
     signed_in()
     expect(page.get_by_text("monitor=True").first).to_be_visible()
-    fleet.add(Scenario(run="demo"))
+    fleet.replay("keeping-up", run="demo")
     row = page.locator("[data-loader='demo:0:train']")
     expect(row).to_contain_text("running")
     expect(row).to_contain_text("now")
@@ -128,8 +128,8 @@ def test_many_ranks_fold_into_a_grid_in_which_the_straggler_stands_out(
     signed_in: Open, fleet: Fleet, page: Page
 ) -> None:
     for rank in range(6):
-        fetch = 150 if rank == 4 else 20
-        fleet.add(Scenario(run="llama", rank=rank, world_size=6, workers=2, fetch=fetch, step=20, seed=rank), 8)
+        situation = "waiting" if rank == 4 else "keeping-up"
+        fleet.replay(situation, run="llama", rank=rank, world_size=6, past=8.0)
     signed_in()
     grid = page.get_by_role("group", name="Ranks of train")
     expect(grid.get_by_role("link")).to_have_count(6)
@@ -139,8 +139,8 @@ def test_many_ranks_fold_into_a_grid_in_which_the_straggler_stands_out(
 
 
 def test_filter_and_sort(signed_in: Open, fleet: Fleet, page: Page) -> None:
-    fleet.add(Scenario(run="alpha", workers=2))
-    fleet.add(Scenario(run="beta", workers=5))
+    fleet.replay("waiting", run="alpha")
+    fleet.replay("busy", run="beta")
     signed_in()
     expect(page.locator("[data-loader]")).to_have_count(2)
     page.keyboard.press("/")
@@ -156,9 +156,7 @@ def test_filter_and_sort(signed_in: Open, fleet: Fleet, page: Page) -> None:
 # --------------------------------------------------------------------------------------------- loader page
 
 
-def test_numbers_move_and_the_verdict_names_the_limit(
-    signed_in: Open, train: Publisher, fleet: Fleet, page: Page
-) -> None:
+def test_numbers_move_and_the_verdict_names_the_limit(signed_in: Open, train: Replayed, page: Page) -> None:
     signed_in(train.id)
     batch = page.get_by_test_id("batch")
     first = number(batch.text_content())
@@ -170,10 +168,10 @@ def test_numbers_move_and_the_verdict_names_the_limit(
     expect(page.locator("[data-worker]")).to_have_count(4)
     shares = [number(text) for text in page.locator("[data-share]").all_text_contents()]
     assert sum(shares) == 100
-    reached = fleet.call(lambda: train.simulated.yielded)
+    reached = train.batch
     until(lambda: number(page.get_by_test_id("batch").text_content()) >= reached, "as many batches as there were")
     shown = number(page.get_by_test_id("batch").text_content())
-    assert shown <= fleet.call(lambda: train.simulated.yielded)
+    assert shown <= train.batch
     for panel in page.locator("figure[data-panel]").all():
         panel.scroll_into_view_if_needed()
         expect(panel.locator("canvas")).to_be_visible()
@@ -186,62 +184,37 @@ def drawn(picture: str) -> bool:
     return len(picture) > 2500
 
 
-@pytest.mark.parametrize("wanted", [6, 2])
-def test_resize_is_shown_as_asked_and_then_as_applied(
-    signed_in: Open, train: Publisher, fleet: Fleet, page: Page, wanted: int
-) -> None:
-    signed_in(train.id)
-    page.get_by_role("spinbutton", name="Workers").fill(str(wanted))
-    page.get_by_role("button", name=f"Apply 4 → {wanted}").click()
-    outcome = page.get_by_test_id("outcome")
-    expect(outcome).to_contain_text("Applied")
-    expect(outcome).to_contain_text(re.compile(rf"4 → {wanted} workers at batch [\d,]+ after \d+"))
-    assert fleet.call(lambda: train.simulated.target) == wanted
-    expect(page.locator("[data-worker]")).to_have_count(wanted)
-    expect(page.get_by_role("region", name="Events")).to_contain_text(f"Resize 4 → {wanted} applied")
-
-
-def test_pause_and_resume(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
-    signed_in(train.id)
-    page.get_by_role("button", name="Pause", exact=True).click()
-    expect(page.get_by_test_id("verdict")).to_contain_text("Paused.")
-    assert fleet.call(lambda: train.simulated.paused)
-    expect(page.locator("[data-worker]").first).to_contain_text("paused")
-    page.get_by_role("button", name="Resume", exact=True).click()
-    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
-    assert not fleet.call(lambda: train.simulated.paused)
-
-
-def test_a_pause_may_end_by_itself(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
-    signed_in(train.id)
-    page.get_by_label("and resume").select_option("60")
-    page.get_by_role("button", name="Pause", exact=True).click()
-    expect(page.get_by_test_id("outcome")).to_contain_text("pause for 60 s")
-    expect(page.get_by_test_id("outcome")).to_contain_text("Resumes by itself in")
-    assert fleet.call(lambda: train.simulated.resume_at) is not None
-
-
-def test_the_keyboard_steers(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
-    signed_in(train.id)
+def test_the_keyboard_steers(signed_in: Open, steered: Trained, page: Page) -> None:
+    signed_in()
+    page.locator(f"[data-loader='{steered.id}']").click()
+    expect(page.locator("[data-worker]")).to_have_count(4)
     page.keyboard.press("+")
     page.keyboard.press("+")
     expect(page.get_by_role("button", name="Apply 4 → 6")).to_be_enabled()
     page.keyboard.press("a")
-    expect(page.get_by_test_id("outcome")).to_contain_text("Applied")
-    assert fleet.call(lambda: train.simulated.target) == 6
+    expect(page.get_by_test_id("outcome")).to_contain_text(
+        re.compile(r"Applied 4 → 6 workers at batch [\d,]+ after \d+")
+    )
+    expect(page.locator("[data-worker]")).to_have_count(6)
+    expect(page.get_by_role("region", name="Events")).to_contain_text("Resize 4 → 6 applied")
     page.keyboard.press("p")
     expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible()
+    expect(page.locator("[data-worker]").first).to_contain_text("paused")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("Pause or resume")
 
 
-def test_nothing_is_shown_as_done_before_the_loader_says_so(
-    signed_in: Open, train: Publisher, fleet: Fleet, page: Page
-) -> None:
-    def disobey() -> None:
-        train.obeying = False
+def test_a_pause_may_end_by_itself(signed_in: Open, steered: Trained, page: Page) -> None:
+    signed_in()
+    page.locator(f"[data-loader='{steered.id}']").click()
+    page.get_by_label("and resume").select_option("60")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_test_id("outcome")).to_contain_text("pause for 60 s")
+    expect(page.get_by_test_id("outcome")).to_contain_text("Resumes by itself in")
+    expect(page.get_by_test_id("verdict")).to_contain_text("Paused.")
 
-    fleet.call(disobey)
+
+def test_nothing_is_shown_as_done_before_the_loader_says_so(signed_in: Open, train: Replayed, page: Page) -> None:
     signed_in(train.id)
     page.get_by_role("spinbutton", name="Workers").fill("6")
     page.get_by_role("button", name="Apply 4 → 6").click()
@@ -251,11 +224,8 @@ def test_nothing_is_shown_as_done_before_the_loader_says_so(
     expect(page.get_by_test_id("outcome")).to_contain_text("4 → 6 workers")
 
 
-def test_a_refusal_says_why(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
-    def refuse() -> None:
-        train.refusing = "the dataset cannot be shared by more workers"
-
-    fleet.call(refuse)
+def test_a_refusal_says_why(signed_in: Open, train: Replayed, page: Page) -> None:
+    train.refusing = "the dataset cannot be shared by more workers"
     signed_in(train.id)
     page.keyboard.press("p")
     expect(page.get_by_test_id("outcome")).to_contain_text("Rejected")
@@ -263,19 +233,10 @@ def test_a_refusal_says_why(signed_in: Open, train: Publisher, fleet: Fleet, pag
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
 
 
-def test_a_killed_worker_appears(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
-    signed_in(train.id)
-    pid = fleet.call(lambda: train.simulated.workers[1].pid)
-    fleet.call(train.simulated.kill, 1)
-    events = page.get_by_role("region", name="Events")
-    expect(events).to_contain_text(re.compile(rf"Worker 1 \(pid {pid}\) died.*SIGKILL"))
-    expect(page.get_by_text("1 worker replaced")).to_be_visible()
-
-
 PICTURE = "canvas => canvas.toDataURL()"
 
 
-def test_charts_freeze_follow_and_zoom(signed_in: Open, train: Publisher, page: Page) -> None:
+def test_charts_freeze_follow_and_zoom(signed_in: Open, train: Replayed, page: Page) -> None:
     signed_in(train.id)
     chart = page.locator("figure[data-panel=throughput] .plot")
     chart.scroll_into_view_if_needed()
@@ -306,11 +267,10 @@ def test_charts_freeze_follow_and_zoom(signed_in: Open, train: Publisher, page: 
 
 
 def test_events_can_be_filtered_and_exported(signed_in: Open, fleet: Fleet, page: Page) -> None:
-    loader = fleet.add(Scenario(run="demo", slow_every=40), 20)
+    loader = fleet.replay("stalling", run="demo", past=20.0)
     signed_in(loader.id)
     events = page.get_by_role("region", name="Events")
-    expect(events).to_contain_text("Stall of 8")
-    events.get_by_text("Stall of 8").first.click()
+    events.get_by_text("Stall of").first.click()
     expect(events).to_contain_text("in __getitem__")
     page.get_by_role("button", name=re.compile("^Stalls")).click()
     expect(events).not_to_contain_text("Stall of")
@@ -322,7 +282,7 @@ def test_events_can_be_filtered_and_exported(signed_in: Open, fleet: Fleet, page
 # ---------------------------------------------------------------------------------------------- connection
 
 
-def test_a_training_that_ends_is_shown_finished(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+def test_a_training_that_ends_is_shown_finished(signed_in: Open, train: Replayed, fleet: Fleet, page: Page) -> None:
     signed_in(train.id)
     fleet.call(train.leave)
     expect(page.get_by_test_id("verdict")).to_contain_text("Finished.")
@@ -331,7 +291,7 @@ def test_a_training_that_ends_is_shown_finished(signed_in: Open, train: Publishe
 
 
 def test_a_training_that_is_killed_is_shown_stale_and_then_lost(
-    signed_in: Open, train: Publisher, fleet: Fleet, page: Page
+    signed_in: Open, train: Replayed, fleet: Fleet, page: Page
 ) -> None:
     signed_in(train.id)
     fleet.call(train.vanish)
@@ -340,7 +300,7 @@ def test_a_training_that_is_killed_is_shown_stale_and_then_lost(
     expect(page.get_by_test_id("verdict")).to_contain_text("Lost.")
 
 
-def test_silence_is_seen_as_silence(signed_in: Open, train: Publisher, fleet: Fleet, page: Page) -> None:
+def test_silence_is_seen_as_silence(signed_in: Open, train: Replayed, fleet: Fleet, page: Page) -> None:
     signed_in(train.id)
     fleet.call(train.silence, True)
     expect(page.get_by_test_id("verdict")).to_contain_text("No new data.")
@@ -350,7 +310,7 @@ def test_silence_is_seen_as_silence(signed_in: Open, train: Publisher, fleet: Fl
 
 
 def test_a_backend_that_restarts_leaves_no_hole(
-    signed_in: Open, train: Publisher, dashboard: Dashboard, page: Page
+    signed_in: Open, train: Replayed, dashboard: Dashboard, page: Page
 ) -> None:
     signed_in(train.id)
     page.wait_for_timeout(2000)
@@ -380,7 +340,7 @@ def test_a_page_under_a_proxy_prefix(page: Page, tmp_path: Path) -> None:
     dashboard.start("--root-path", "/tools/penstock")
     try:
         fleet = Fleet(dashboard.url, dashboard.token)
-        loader = fleet.add(Scenario(run="demo"))
+        loader = fleet.replay("busy", run="demo")
         address = dashboard.url if "/tools/penstock" in dashboard.url else f"{dashboard.url}tools/penstock/"
         page.goto(f"{address}#token={dashboard.token}")
         page.locator(f"[data-loader='{loader.id}']").click()
@@ -398,7 +358,7 @@ def test_a_read_only_dashboard_says_why_the_controls_are_off(page: Page, tmp_pat
     dashboard.start("--read-only")
     try:
         fleet = Fleet(dashboard.url, dashboard.token)
-        loader = fleet.add(Scenario(run="demo"))
+        loader = fleet.replay("busy", run="demo")
         page.goto(dashboard.link)
         page.locator(f"[data-loader='{loader.id}']").click()
         expect(page.get_by_test_id("controls-off")).to_contain_text("Read-only")
@@ -406,13 +366,14 @@ def test_a_read_only_dashboard_says_why_the_controls_are_off(page: Page, tmp_pat
         expect(page.get_by_role("spinbutton", name="Workers")).to_be_disabled()
         page.keyboard.press("p")
         page.wait_for_timeout(500)
-        assert not fleet.call(lambda: loader.simulated.paused)
+        asked = f"{dashboard.url}api/loaders/{loader.id}/commands"
+        assert httpx.get(asked, headers={"Authorization": f"Bearer {dashboard.token}"}).json() == []
         fleet.close()
     finally:
         dashboard.stop()
 
 
-def test_a_token_that_may_only_view(page: Page, dashboard: Dashboard, train: Publisher) -> None:
+def test_a_token_that_may_only_view(page: Page, dashboard: Dashboard, train: Replayed) -> None:
     token = dashboard.add_token("guest", "view")
     dashboard.stop()
     dashboard.start()
@@ -437,9 +398,9 @@ def violations(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(browser: Browser, dashboard: Dashboard, fleet: Fleet, theme: str) -> None:
-    loader = fleet.add(Scenario(run="demo", slow_every=40), 20)
+    loader = fleet.replay("stalling", run="demo", past=20.0)
     for rank in range(5):
-        fleet.add(Scenario(run="ranks", rank=rank, world_size=5, workers=1, seed=rank))
+        fleet.replay("keeping-up", run="ranks", rank=rank, world_size=5)
     context = browser.new_context(color_scheme="dark" if theme == "dark" else "light")
     page = context.new_page()
     page.goto(dashboard.url)
@@ -484,7 +445,7 @@ def test_dark_by_system_and_by_choice(browser: Browser, dashboard: Dashboard) ->
 
 
 def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, dashboard: Dashboard, fleet: Fleet) -> None:
-    loader = fleet.add(Scenario(run="a-run-with-a-rather-long-name-of-fifty-characters-or-so"), 10)
+    loader = fleet.replay("busy", run="a-run-with-a-rather-long-name-of-fifty-characters-or-so", past=10.0)
     context = browser.new_context(viewport={"width": 375, "height": 740})
     page = context.new_page()
     page.goto(dashboard.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import socket
@@ -12,32 +13,24 @@ import pytest
 from penstock_dashboard.ports import listen
 
 from tests.backend.harness import Running, until
-from tests.backend.terminal.conftest import Call
-from tests.browser.publisher import Fleet, Publisher
-from tests.browser.simulated import Scenario
+from tests.backend.terminal.conftest import Call, Train, present
 from tests.patience import PATIENCE
+from tests.recorded.replay import Fleet
 
 
-def present(server: Running, *publishers: Publisher) -> None:
-    """Wait until the backend knows these loaders and their workers."""
-    wanted = {publisher.id for publisher in publishers}
-    until(lambda: wanted <= {row["id"] for row in server.get("/api/loaders") if row["workers"]}, "the loaders")
-
-
-def test_a_run_is_resized_on_all_ranks_and_the_outcome_printed(server: Running, fleet: Fleet, call: Call) -> None:
-    ranks = [fleet.add(Scenario(run="wide", rank=rank, world_size=2, workers=2)) for rank in range(2)]
-    present(server, *ranks)
+def test_a_run_is_resized_on_all_ranks_and_the_outcome_printed(server: Running, train: Train, call: Call) -> None:
+    ranks = [train("wide", rank=rank, world_size=2) for rank in range(2)]
     status, out, _ = call("resize", "wide", "6")
     assert status == 0
     for rank in range(2):
         assert re.search(rf"(?m)^wide:{rank}:train: 2 → 6, applied at batch [\d,]+ after [\d.]+ (m?s|µs)$", out)
-    until(lambda: all(len(each.simulated.workers) == 6 for each in ranks), "six workers each")
+    for each in ranks:
+        present(server, each.id, 6)
 
 
-def test_one_loader_is_addressed_in_each_way(server: Running, fleet: Fleet, call: Call) -> None:
-    both = [fleet.add(Scenario(run="ways", rank=rank, world_size=2)) for rank in range(2)]
-    other = fleet.add(Scenario(run="ways", name="val"))
-    present(server, *both, other)
+def test_one_loader_is_addressed_in_each_way(server: Running, train: Train, call: Call) -> None:
+    both = [train("ways", rank=rank, world_size=2) for rank in range(2)]
+    train("ways", name="val")
     for target in ("ways/1/train", "ways:1:train"):
         status, out, _ = call("resize", target, "3", "--json")
         answer = json.loads(out)
@@ -49,11 +42,12 @@ def test_one_loader_is_addressed_in_each_way(server: Running, fleet: Fleet, call
     told = {command["loader"]: command["resume_after"] for command in json.loads(out)["commands"]}
     assert told == {"ways:0:train": 600.0, "ways:1:train": 600.0}
     assert call("resume", "ways/train")[0] == 0
-    until(lambda: not any(each.simulated.paused for each in both), "the end of the pause")
+    states = (server.get(f"/api/loaders/{each.id}")["row"]["state"] for _ in itertools.count() for each in both)
+    until(lambda: (next(states), next(states)) == ("running", "running"), "the end of the pause")
 
 
 def test_an_unknown_name_gets_the_names_there_are(server: Running, fleet: Fleet, call: Call) -> None:
-    present(server, fleet.add(Scenario(run="known")))
+    present(server, fleet.replay("busy", run="known").id, 4)
     for action in ("pause", "resume"):
         for target in ("known/trian", "train", "known/7/train"):
             status, out, err = call(action, target)
@@ -62,9 +56,9 @@ def test_an_unknown_name_gets_the_names_there_are(server: Running, fleet: Fleet,
 
 
 def test_what_cannot_be_done_is_an_error(server: Running, fleet: Fleet, call: Call) -> None:
-    publisher = fleet.add(Scenario(run="unwilling", workers=2))
-    present(server, publisher)
-    publisher.refusing = "no room"
+    unwilling = fleet.replay("waiting", run="unwilling")
+    present(server, unwilling.id, 2)
+    unwilling.refusing = "no room"
     status, out, _ = call("resize", "unwilling/train", "3")
     assert (status, out) == (1, "unwilling:0:train: 2 → 3, rejected: no room\n")
     status, _, err = call("resize", "unwilling", "500")
@@ -75,24 +69,22 @@ def test_what_cannot_be_done_is_an_error(server: Running, fleet: Fleet, call: Ca
     assert "does not have the scope “control”" in err
 
 
-def test_what_holds_from_the_next_epoch_on_is_told_as_pending(server: Running, fleet: Fleet, call: Call) -> None:
-    present(server, fleet.add(Scenario(run="stream", style="iterable", workers=3)))
+def test_what_holds_from_the_next_epoch_on_is_told_as_pending(train: Train, call: Call) -> None:
+    train("stream", stream=True, workers=3)
     status, out, _ = call("resize", "stream", "5")
     assert (status, out) == (0, "stream:0:train: 3 → 5, pending: holds from the next epoch\n")
 
 
 def test_no_wait_returns_with_the_command_under_way(server: Running, fleet: Fleet, call: Call) -> None:
-    publisher = fleet.add(Scenario(run="hasty", workers=2))
-    present(server, publisher)
-    publisher.obeying = False
+    present(server, fleet.replay("waiting", run="hasty").id, 2)
     status, out, _ = call("resize", "hasty", "3", "--no-wait")
     assert (status, out) == (0, "hasty:0:train: 2 → 3, asked: on its way to the loader\n")
 
 
-def test_a_finished_loader_of_the_run_is_no_error(server: Running, fleet: Fleet, call: Call) -> None:
-    done, going = fleet.add(Scenario(run="mixed", name="val")), fleet.add(Scenario(run="mixed"))
-    present(server, done, going)
-    fleet.call(done.leave)
+def test_a_finished_loader_of_the_run_is_no_error(server: Running, train: Train, call: Call) -> None:
+    done = train("mixed", name="val")
+    train("mixed")
+    done.end()
     until(lambda: server.get("/api/loaders/mixed:0:val")["row"]["presence"] == "finished", "its goodbye")
     status, out, err = call("pause", "mixed")
     assert status == 0
@@ -154,9 +146,9 @@ def _complete(request: bytes) -> bool:
 
 
 def test_an_order_whose_answer_was_lost_is_not_given_twice(
-    server: Running, fleet: Fleet, call: Call, forgetful: str
+    server: Running, train: Train, call: Call, forgetful: str
 ) -> None:
-    present(server, fleet.add(Scenario(run="once", workers=2)))
+    train("once")
     status, out, err = call("resize", "once", "4", url=forgetful)
     assert status == 0, err
     assert "2 → 4, applied" in out

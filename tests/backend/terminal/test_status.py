@@ -18,23 +18,22 @@ from penstock_dashboard.cli import main
 
 from tests.backend.harness import ROOT, SECRETS, TOKENS, Running, until
 from tests.backend.terminal.conftest import Call
-from tests.browser.publisher import Fleet
-from tests.browser.simulated import Scenario
+from tests.recorded.replay import Fleet
 
 
 def test_a_line_for_every_loader(fleet: Fleet, call: Call) -> None:
-    fleet.add(Scenario(run="table", workers=3, fetch=200), 3.0)
-    ended = fleet.add(Scenario(run="table", name="val", workers=1))
+    fleet.replay("waiting", run="table", past=3.0)
+    ended = fleet.replay("keeping-up", run="table", name="val")
     until(lambda: "table/val" in call("status")[1], "the second loader")
     fleet.call(ended.leave)
     until(lambda: re.search(r"table/val +finished .* – ", call("status")[1]), "its goodbye")
-    line = r"table/train +running +epoch 0, \S+ of 2,502 +3 +\d\S* +\d+ % +the workers "
+    line = r"table/train +running +epoch 0, \S+ of 2,500 +2 +\d\S* +\d+ % +the workers "
     until(lambda: re.search(line, call("status")[1]), "a line with everything")
 
 
 def test_json_names_every_fact(server: Running, fleet: Fleet, call: Call) -> None:
-    fleet.add(Scenario(run="facts", workers=2), 3.0)
-    fleet.add(Scenario(run="facts", name="val", workers=1), 3.0)
+    fleet.replay("waiting", run="facts", past=3.0)
+    fleet.replay("keeping-up", run="facts", name="val", past=3.0)
     until(lambda: len(server.get("/api/loaders", run="facts")) == 2, "both loaders")
     status, out, _ = call("status", "facts", "--json")
     loaders = json.loads(out)["loaders"]
@@ -51,7 +50,7 @@ def test_json_names_every_fact(server: Running, fleet: Fleet, call: Call) -> Non
 
 
 def test_one_loader_is_told_at_length(server: Running, fleet: Fleet, call: Call) -> None:
-    fleet.add(Scenario(run="length", workers=2, fetch=200), 3.0)
+    fleet.replay("waiting", run="length", past=3.0)
     until(lambda: server.get("/api/loaders", run="length"), "the loader")
     status, out, _ = call("status", "length")
     assert status == 0

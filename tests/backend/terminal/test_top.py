@@ -9,9 +9,9 @@ import pytest
 from penstock.protocol import Command
 
 from tests.backend.harness import SECRETS, Running, dashboard, environment, until
+from tests.backend.terminal.conftest import Train
 from tests.backend.terminal.screen import COLOUR, LAUNCH, Screen, screen
-from tests.browser.publisher import Fleet
-from tests.browser.simulated import Scenario
+from tests.recorded.replay import Fleet
 
 ENTER, ESCAPE, DOWN, CTRL_C = "\r", "\x1b", "\x1b[B", "\x03"
 LEFT_THE_SCREEN = b"\x1b[?25h\x1b[?1049l"
@@ -31,12 +31,12 @@ def commands(server: Running, loader: str) -> list[str]:
 
 
 def test_a_loader_is_chosen_opened_and_left(fleet: Fleet, as_local: dict[str, str]) -> None:
-    fleet.add(Scenario(run="first", workers=3), 5.0)
-    fleet.add(Scenario(run="first", name="val", workers=1), 5.0)
+    fleet.replay("busy", run="first", past=5.0)
+    fleet.replay("waiting", run="first", name="val", past=5.0)
     with screen("top", "first", **as_local) as shown:
-        shown.shows(r"› first/train +running +3 ")
+        shown.shows(r"› first/train +running +4 ")
         shown.press("j")
-        shown.shows(r"› first/val +running +1 ")
+        shown.shows(r"› first/val +running +2 ")
         shown.press("k" + DOWN + ENTER)
         shown.shows(r"first/val +rank 0 of 1")
         shown.shows(
@@ -56,8 +56,8 @@ def test_a_loader_is_chosen_opened_and_left(fleet: Fleet, as_local: dict[str, st
         shown.shows("› first/val")
 
 
-def test_pause_and_resize_show_what_came_of_them(fleet: Fleet, as_local: dict[str, str]) -> None:
-    fleet.add(Scenario(run="steered", workers=2), 5.0)
+def test_pause_and_resize_show_what_came_of_them(train: Train, as_local: dict[str, str]) -> None:
+    train("steered")
     with screen("top", "steered/train", **as_local) as shown:
         shown.shows("Nothing has been asked yet")
         shown.press("++")
@@ -78,8 +78,7 @@ def test_pause_and_resize_show_what_came_of_them(fleet: Fleet, as_local: dict[st
 
 
 def test_nothing_is_called_done_before_the_loader_says_so(fleet: Fleet, as_local: dict[str, str]) -> None:
-    publisher = fleet.add(Scenario(run="silent", workers=2), 2.0)
-    publisher.obeying = False
+    silent = fleet.replay("waiting", run="silent", past=2.0)
     with screen("top", "silent", **as_local) as shown:
         shown.shows("Nothing has been asked yet")
         shown.press("+" + ENTER)
@@ -88,14 +87,13 @@ def test_nothing_is_called_done_before_the_loader_says_so(fleet: Fleet, as_local
         seen = batch(shown)
         until(lambda: batch(shown) > seen + 10, "time to pass")
         assert "Applied" not in shown.text and "Workers 2" in shown.text
-        publisher.obeying = True
-        publisher.refusing = "no room for it"
+        silent.refusing = "no room for it"
         shown.press("+" + ENTER)
         shown.shows("Rejected: 2 → 4 workers: no room for it")
 
 
 def test_a_token_that_may_only_view_is_told_why_keys_are_off(server: Running, fleet: Fleet) -> None:
-    fleet.add(Scenario(run="viewed", workers=2), 2.0)
+    fleet.replay("waiting", run="viewed", past=2.0)
     with screen("top", "viewed", PENSTOCK_URL=server.url, PENSTOCK_TOKEN=SECRETS["viewer"]) as shown:
         shown.shows("Read-only: the dashboard was started with --read-only, or your token may only")
         shown.press("p++" + ENTER)
@@ -109,7 +107,7 @@ def test_a_token_that_may_only_view_is_told_why_keys_are_off(server: Running, fl
 def test_the_terminal_is_given_back(
     ending: str | signal.Signals, status: int, fleet: Fleet, as_local: dict[str, str]
 ) -> None:
-    fleet.add(Scenario(run=f"ending-{status}", workers=2), 2.0)
+    fleet.replay("waiting", run=f"ending-{status}", past=2.0)
     with screen("top", f"ending-{status}", **as_local) as shown:
         shown.shows("Workers 2")
         assert shown.settings != shown.before
@@ -132,7 +130,7 @@ def test_the_terminal_is_given_back_when_something_fails() -> None:
 
 
 def test_no_colours_where_they_are_not_wanted(fleet: Fleet, as_local: dict[str, str]) -> None:
-    fleet.add(Scenario(run="plain", workers=2), 5.0)
+    fleet.replay("waiting", run="plain", past=5.0)
     for more, escapes in (({"NO_COLOR": "1"}, True), ({"TERM": "dumb"}, False)):
         with screen("top", "plain", **as_local, **more) as shown:
             shown.shows("Workers 2")
