@@ -15,7 +15,7 @@ from penstock.protocol import PROTOCOL, Event, Events, Goodbye, Hello, Identity,
 _messages: msgspec.msgpack.Decoder[ToBackend] = msgspec.msgpack.Decoder(ToBackend)
 _event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
-EVENT_KINDS = ("spans", "stall", "worker", "epoch", "command", "profile")
+EVENT_KINDS = ("spans", "stall", "worker", "epoch", "command", "profile", "tuning")
 MESSAGE_TYPES = ("hello", "snapshot", "events", "outcome", "goodbye")
 MOST_VERSIONS = 32
 

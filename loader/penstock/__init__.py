@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Autotune": ".tuning.options",
     "DataLoader": ".dataloader",
     "default_collate": ".collating",
     "default_convert": ".collating",
@@ -57,6 +58,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Autotune",
     "BatchSampler",
     "DataLoader",
     "DistributedSampler",

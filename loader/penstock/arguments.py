@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from .adoption.environment import is_read_only
 from .telemetry.address import resolve
+from .tuning.options import Autotune, meant
 
 
 class Assumed(int):
@@ -95,6 +96,7 @@ class Options:
     retries: int
     sample_timeout: float | None
     quarantine: str | None
+    autotune: bool | Autotune
 
     def show_on(self, loader: object) -> None:
         """Have each option as an attribute of the loader, as torch's arguments are, unless its class has that name.
@@ -124,12 +126,17 @@ class Options:
         retries: int,
         sample_timeout: float | None,
         quarantine: str | os.PathLike[str] | None,
+        autotune: bool | Autotune,
     ) -> Options:
         """Raise TypeError or ValueError for an argument that cannot be meant; each names argument and value."""
         resolve(monitor)  # says what is wrong with it
         if sample_timeout is not None and on_error == "raise":
             raise ValueError('sample_timeout needs on_error="skip" or "replace": what is to be done instead?')
         most = max(128, 4 * (os.cpu_count() or 1))
+        if meant(autotune) is not None and not allow_control:
+            raise ValueError(
+                f"with allow_control=False nobody may change the number of workers, but got autotune={autotune!r}"
+            )
         return cls(
             text("name", name),
             whole("memory_budget", memory_budget, None, 1),
@@ -146,6 +153,7 @@ class Options:
             whole("retries", retries, 1, 0, 100) or 0,
             None if sample_timeout is None else seconds("sample_timeout", sample_timeout, 0.05, 86400),
             None if quarantine is None else text("quarantine", os.fspath(quarantine)),
+            autotune,
         )
 
 

@@ -24,7 +24,8 @@ from .iteration.pooled import TORCHS_PREFETCH, PooledIterator
 from .iteration.tolerant import TolerantInlineIterator, TolerantPooledIterator
 from .profiling.profile import Profile
 from .profiling.session import Profiling
-from .protocol import Pause, Resize, Resume, Stats
+from .protocol import Auto, Pause, Resize, Resume, Stats
+from .tuning.options import Autotune
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -60,6 +61,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             replaced, and its batch made without it, as `on_error` says. Needs workers.
         quarantine: A file to which the indices of bad samples are appended, and from which they are known in the next
             run; see `stats().quarantined`.
+        autotune: Whether the number of workers is found while training runs: `num_workers` is where it begins (with
+            none, at one), `max_workers` the most. An `Autotune` says more. A call of `resize`, or a resize from the
+            dashboard, ends it until `tune()`.
 
     Raises:
         TypeError, ValueError: An argument cannot be meant; the message names it and its value.
@@ -82,6 +86,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     retries: int
     sample_timeout: float | None
     quarantine: str | None
+    autotune: bool | Autotune
 
     def __init__(
         self,
@@ -118,6 +123,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         retries: int = 1,
         sample_timeout: float | None = None,
         quarantine: str | PathLike[str] | None = None,
+        autotune: bool | Autotune = False,
     ) -> None:
         super().__init__(
             dataset,
@@ -154,6 +160,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             "retries": retries,
             "sample_timeout": sample_timeout,
             "quarantine": quarantine,
+            "autotune": autotune,
         }
         self._engage(options, given(prefetch_factor))
         adopt_accelerate()
@@ -270,6 +277,23 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """
         engine = self._penstock
         return engine.wait(engine.request(Resume()))
+
+    def tune(self, on: bool = True) -> Outcome:
+        """Let the tuner choose the number of workers from now on, or not. May be called from any thread at any moment.
+
+        A `resize` pins the number of workers; this releases it.
+
+        Args:
+            on: False: the number of workers stays as it is.
+
+        Returns:
+            What came of it.
+
+        Raises:
+            RuntimeError: The loader is closed.
+        """
+        engine = self._penstock
+        return engine.wait(engine.request(Auto(bool(on))))
 
     def profile(self, seconds: float = 10.0, rate: float = 50.0) -> Profile:
         """Look for a while at which lines of the dataset the workers' time goes to. May be called from any thread.

@@ -36,6 +36,7 @@ from .pool.pool import wait_for_pools
 from .profiling.profile import Profile
 from .profiling.session import LAST_WORDS, Profiling
 from .protocol import (
+    Auto,
     CommandEvent,
     LoaderState,
     Order,
@@ -46,6 +47,7 @@ from .protocol import (
     Snapshot,
     Stats,
     TakeProfile,
+    TuningEvent,
     Verdict,
     action_of,
 )  # fmt: skip
@@ -56,6 +58,9 @@ from .telemetry.ledger import Ledger
 from .telemetry.published import PublishedLoader, config_of
 from .telemetry.usage import Usage
 from .tolerating import Tolerance
+from .tuning.options import Autotune, meant
+from .tuning.thread import BY as TUNER
+from .tuning.thread import Tuning
 
 if TYPE_CHECKING:
     from .dataloader import DataLoader
@@ -78,6 +83,8 @@ class Engine:
         """Workers that were asked for and are not there yet."""
         self._stale = False
         """The dataset has changed: persistent workers are to be started anew."""
+        self._tuned = meant(options.autotune)
+        """How the loader is to be tuned; None: not at all."""
         self.ledger = Ledger()
         self._attach(loader)
 
@@ -92,6 +99,8 @@ class Engine:
         self._usage = Usage()
         self._judge: Judge | None = None
         self._judging = threading.Lock()
+        self.tuning: Tuning | None = None
+        """The tuner at work; None: it is off, or no epoch has begun."""
         self._pending_ticket: Ticket | None = None
         self._control = threading.RLock()
         self._iterators: tuple[weakref.ref[EpochIterator], ...] = ()
@@ -114,7 +123,7 @@ class Engine:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process: pools, locks, the publisher."""
-        kept = ("options", "resume_state", "is_closed", "_pending", "_stale")
+        kept = ("options", "resume_state", "is_closed", "_pending", "_stale", "_tuned")
         return {name: self.__dict__[name] for name in kept}
 
     def belongs_to(self, loader: DataLoader[Any]) -> bool:
@@ -148,6 +157,7 @@ class Engine:
         loader = self.loader
         with self._control:
             self._check_open()
+            self._start_tuning()
             if self._pending is not None:
                 loader.num_workers, self._pending = self._pending, None
             self._pend(None).settle("applied", loader.num_workers, 0)
@@ -256,7 +266,7 @@ class Engine:
             ticket = self._ticket(order, by, command)
             match order:
                 case Resize():
-                    self._resize(check_workers(order.workers, self.options.max_workers), ticket)
+                    self._resize(check_workers(order.workers, self.options.max_workers), ticket, by)
                 case Pause():
                     self._pause(check_resume_after(order.resume_after), ticket)
                 case Resume():
@@ -266,9 +276,16 @@ class Engine:
                     if order.seconds != 0:
                         self.start_profiling(order.seconds, order.rate, command)
                     ticket.settle("applied", self.loader.num_workers)
+                case Auto():
+                    self._tune(order.on, ticket)
             return ticket
 
-    def _resize(self, workers: int, ticket: Ticket) -> None:
+    def _resize(self, workers: int, ticket: Ticket, by: str) -> None:
+        if self.tuning is not None:
+            if by != TUNER:
+                self.tuning.pin(workers)
+            elif self.tuning.pinned is not None:
+                raise RuntimeError(f"the number of workers is pinned to {self.tuning.pinned}")
         self._pending = workers
         self._pend(ticket)
         ticket.watch(self._resized)
@@ -300,6 +317,36 @@ class Engine:
     def _resume(self, ticket: Ticket) -> None:
         self.gate.resume()
         self._tell_pools(ticket, "resume")
+
+    def _tune(self, on: bool, ticket: Ticket) -> None:
+        """Switch the tuner on, anew if it is on, or off."""
+        workers = self.loader.num_workers
+        self._end_tuning()
+        if on:
+            self._tuned = self._tuned or Autotune()
+            self._start_tuning()
+        else:
+            self._tuned = None
+        self.ledger.emit(TuningEvent(time.time(), "on" if on else "off", workers, workers))
+        ticket.settle("applied", workers)
+
+    def _start_tuning(self) -> None:
+        """Begin to tune, if that is asked for and an epoch has begun. A loader in a worker is its user's affair."""
+        if self._tuned is None or self.tuning is not None or torch.utils.data.get_worker_info() is not None:
+            return
+        if self.publisher is None:  # no epoch has begun
+            return
+        loader = self.loader
+        if loader.num_workers == 0 and self._pending is None:
+            self._pending = self._tuned.min_workers
+        workers = self._pending or loader.num_workers
+        self.tuning = Tuning(self, self._tuned, workers, self.options.max_workers)
+        self.tuning.start()
+
+    def _end_tuning(self) -> None:
+        if self.tuning is not None:
+            self.tuning.stop()
+            self.tuning = None
 
     def start_profiling(self, seconds: float | None, rate: float, command: str = "") -> Profiling:
         """Begin to look at which lines workers are. One that is under way ends.
@@ -375,6 +422,7 @@ class Engine:
         if profiling is not None:
             profiling.over.wait(2 * LAST_WORDS)
         self.gate.close()
+        self._end_tuning()
         if self.publisher:
             self.publisher.wake()  # it sees that the loader is closed and says goodbye
 
@@ -475,6 +523,7 @@ class Engine:
             target=self.loader.num_workers,
             memory_budget=self.options.memory_budget,
             quarantined=[] if self.quarantine is None else self.quarantine.entries,
+            tuned=None if self.tuning is None else self.tuning.state(),
         )
 
     def _state(self, iterator: EpochIterator | None) -> LoaderState:

@@ -228,6 +228,18 @@ class Quarantined(Struct, frozen=True):
     """The batch in which it failed last."""
 
 
+class Tuned(Struct, frozen=True):
+    """What the tuner is at, of a loader that has one at work. Since 2.2."""
+
+    state: Literal["measuring", "trying", "returning", "holding", "pinned"] = "measuring"
+    """measuring: how it stands. trying: another number of workers. returning: back from one that was no better.
+    holding: settled. pinned: a person has chosen the number."""
+    workers: Count = 0
+    """The number of workers that is held when nothing is tried."""
+    ranks: Count = 1
+    """Loaders of this host, this one included, that are tuned together."""
+
+
 class Snapshot(Struct, frozen=True, tag="snapshot"):
     """One loader at one moment."""
 
@@ -278,6 +290,8 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     """Samples, and batches, that are in quarantine. Since 2.2."""
     quarantined: Annotated[list[Quarantined], Meta(max_length=100_000)] = field(default_factory=list)
     """Which they are, the oldest first; in what is published the newest few. Since 2.2."""
+    tuned: Tuned | None = None
+    """None: the tuner is off. Since 2.2."""
 
     def knows(self, name: str) -> bool:
         """Whether a field, named as in `Unknown`, says anything."""
@@ -514,7 +528,27 @@ class ProfilePart(Struct, frozen=True, tag="profile", tag_field="kind"):
     """(worker, time in which it had nothing to do)."""
 
 
-Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart
+class TuningEvent(Struct, frozen=True, tag="tuning", tag_field="kind"):
+    """A step of the tuner. Since 2.2."""
+
+    at: Moment
+    what: Literal["on", "off", "pinned", "try", "keep", "back", "hold", "wake", "halve"]
+    """on, off: somebody switched it. pinned: somebody chose a number, which holds until it is switched on again. try: a
+    number is tried. keep, back: what came of that. hold: it is settled. wake: the load is another one. halve: memory is
+    nearly used up."""
+    workers: Count
+    """Workers that there shall be from now on."""
+    before: Count
+    """Workers that there were."""
+    why: Text = ""
+    """Why, in words."""
+    predicted: float | None = None
+    """Batches a second that were expected of the number that is, or was, tried."""
+    measured: float | None = None
+    """Batches a second that were measured: with `before` when a trial begins, with the tried number when it ends."""
+
+
+Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart | TuningEvent
 
 
 class Events(Struct, frozen=True, tag="events"):
@@ -572,7 +606,17 @@ class TakeProfile(Struct, frozen=True, tag="profile", tag_field="action"):
     concern: ClassVar = "profile"
 
 
-Order: TypeAlias = Resize | Pause | Resume | TakeProfile
+class Auto(Struct, frozen=True, tag="auto", tag_field="action"):
+    """Let the tuner choose the number of workers, or not."""
+
+    on: bool
+    """True: the tuner chooses from now on, whatever was pinned. False: the number stays as it is."""
+
+    since: ClassVar = (2, 2)
+    concern: ClassVar = "auto"
+
+
+Order: TypeAlias = Resize | Pause | Resume | TakeProfile | Auto
 """What can be asked of a loader: a target to bring about, so that twice is the same as once; or something to look at.
 
 Each says the first version of the protocol that has it (`since`: older loaders are not asked), and what it is about
@@ -843,6 +887,8 @@ class CommandRecord(Struct, frozen=True):
     """profile: for how long."""
     rate: float | None = None
     """profile: looks a second at each worker."""
+    on: bool | None = None
+    """auto: whether the tuner is to be on. Since 2.2."""
     before: int | None = None
     """Workers when it was accepted."""
     actual: int | None = None

@@ -103,6 +103,36 @@ def _profiling(workload: str) -> Case:
     )
 
 
+SIMULATED = (
+    "sleep-bound",
+    "processor-bound",
+    "too many",
+    "lock-bound",
+    "heavy tail",
+    "storage",
+    "phase change",
+    "foreign load",
+    "best already",
+    "no difference",
+)
+"""Loads of `tests/loader/tuning/loads.py`."""
+
+
+def _autotune(name: str, function: str, timeout: float = 600.0, **settings: object) -> Case:
+    """What the tuner reaches of the best fixed number, and how many workers more than a tenth above the fewest."""
+    return Case(
+        name=f"autotune/{name}",
+        group="autotune",
+        variants=("penstock",),
+        measure=Measure("autotune", function, **settings),
+        figures=(
+            Figure("share", "of the best fixed number", pick="worst", target=Target(0.95, of="value")),
+            _within("surplus", "workers beyond a tenth more than the fewest", 1),
+        ),
+        timeout=timeout,
+    )
+
+
 _cases = (
     _throughput("tiny1", 1, 1500),
     _throughput("tiny1", 2, 2000, target=10),
@@ -204,6 +234,21 @@ _cases = (
     _profiling("tiny64"),
     _profiling("dict20"),
     _profiling("jpeg"),
+    *(_autotune(f"simulated/{name.replace(' ', '-')}", "measure_simulated", load=name) for name in SIMULATED),
+    Case(
+        name="autotune/ranks",
+        group="autotune",
+        variants=("penstock",),
+        measure=Measure("autotune", "measure_ranks"),
+        figures=(
+            Figure("of_even", "times an even split", pick="worst", target=Target(1.5, of="value")),
+            Figure("share", "of the best fixed split", pick="worst", target=Target(0.95, of="value")),
+        ),
+        timeout=600.0,
+    ),
+    _autotune("sleep", "measure_real", load="sleep", tried=(12, 14, 15, 16, 18, 22)),
+    _autotune("processor", "measure_real", load="processor", tried=(1, 2, 3, 4)),
+    _autotune("tail", "measure_real", load="tail", tried=(4, 6, 8, 12, 16, 24, 32)),
 )
 
 CASES = {case.name: case for case in _cases}

@@ -214,6 +214,26 @@ def test_a_pause_may_end_by_itself(signed_in: Open, steered: Trained, page: Page
     expect(page.get_by_test_id("verdict")).to_contain_text("Paused.")
 
 
+def test_the_tuner_is_switched_on_and_a_resize_pins_what_it_found(
+    signed_in: Open, steered: Trained, page: Page
+) -> None:
+    signed_in()
+    page.locator(f"[data-loader='{steered.id}']").click()
+    switch = page.get_by_test_id("autotune")
+    expect(switch).to_have_text("Autotune off")
+    switch.click()
+    expect(switch).to_have_text("Autotune on")
+    expect(page.get_by_role("region", name="Events")).to_contain_text(
+        re.compile(r"Autotune tries 4 → \d+ workers: .+ \([\d.]+ batches/s now, [\d.]+ expected\)")
+    )
+    page.get_by_role("spinbutton", name="Workers").fill("3")
+    page.get_by_role("button", name=re.compile(r"Apply \d+ → 3")).click()
+    expect(switch).to_have_text("Autotune pinned")
+    expect(page.get_by_test_id("tuned")).to_contain_text("pinned at 3 by hand")
+    switch.click()
+    expect(switch).to_have_text("Autotune on")
+
+
 def test_nothing_is_shown_as_done_before_the_loader_says_so(signed_in: Open, train: Replayed, page: Page) -> None:
     signed_in(train.id)
     page.get_by_role("spinbutton", name="Workers").fill("6")

@@ -163,7 +163,7 @@ def watched_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         train.close()
 
 
-RUN = ("status", "resize", "pause", "resume", "tokens")
+RUN = ("status", "resize", "pause", "resume", "auto", "tokens")
 """Subcommands that are run as they are printed."""
 
 
@@ -176,6 +176,7 @@ def test_commands_for_scripts_do_what_is_printed_beside_them(watched_training: D
     wanted = next(int(arguments[-1]) for arguments in printed if arguments[0] == "resize")
     assert watched_training.stats().target == wanted
     assert watched_training.stats().state == "running", "it was paused and resumed"
+    assert watched_training.stats().tuned is not None, "the tuner was switched on"
 
 
 def penstock(*arguments: str) -> str:

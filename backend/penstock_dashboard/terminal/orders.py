@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from penstock.insight.commands import OVER, sentence
-from penstock.protocol import ORDERS, CommandRecord, Order, Pause, Resize, TakeProfile
+from penstock.protocol import ORDERS, Auto, CommandRecord, Order, Pause, Resize, TakeProfile
 
 from ..terminal import options, profiles, targets
 from ..terminal.client import Client, Ordered, Refusal
@@ -27,8 +27,15 @@ def _seconds(text: str) -> float | None:
     return None if text == "none" else float(text)
 
 
+def _switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"on or off, not {text!r}")
+    return text == "on"
+
+
 ARGUMENTS: dict[type[Order], list[tuple[str, dict[str, Any]]]] = {
     Resize: [("workers", {"type": int, "metavar": "N", "help": "the number of workers there shall be"})],
+    Auto: [("on", {"type": _switch, "metavar": "on|off", "help": "whether the tuner chooses the number of workers"})],
     Pause: [
         (
             "--resume-after",

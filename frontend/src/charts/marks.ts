@@ -1,6 +1,6 @@
 import { describe, type NotableEvent } from "../live/events";
 
-/** A command, a worker's death or a failure on the time axis. */
+/** A command, a step of the tuner, a worker's death or a failure on the time axis. */
 export interface Mark {
   at: number;
   kind: "command" | "death";
@@ -10,7 +10,9 @@ export interface Mark {
 export function marksOf(events: readonly NotableEvent[]): Mark[] {
   const marks: Mark[] = [];
   for (const { id, event } of events) {
-    const command = event.kind === "command" && event.state === "applied";
+    // The tuner's own resizes are told with their reasons, as its steps.
+    const tuner = event.kind === "tuning" && event.what !== "hold";
+    const command = tuner || (event.kind === "command" && event.state === "applied" && event.by !== "autotune");
     const death = (event.kind === "worker" && event.what === "died") || (event.kind === "epoch" && event.what === "failed");
     if (!command && !death) continue;
     const label = describe({ id, kind: event.kind, at: event.at, event, stalls: 1, us: 0 });

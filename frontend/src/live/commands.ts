@@ -72,6 +72,8 @@ function target(command: CommandRecord): string {
       const to = command.state === "applied" ? (command.actual ?? command.workers) : command.workers;
       return command.before === null ? `${to ?? "?"} workers` : `${command.before} → ${to ?? "?"} workers`;
     }
+    case "auto":
+      return `autotune ${command.on === true ? "on" : "off"}`;
     case "pause":
       return command.resume_after === null ? "pause" : `pause for ${count(command.resume_after)} s`;
     case "profile":

@@ -1,8 +1,8 @@
 import { clock, count, micros, plural } from "../format";
-import type { CommandEvent, CommandRecord, EpochEvent, Event, Stall, StoredEvent, WorkerEvent } from "./protocol";
+import type { CommandEvent, CommandRecord, EpochEvent, Event, Stall, StoredEvent, TuningEvent, WorkerEvent } from "./protocol";
 
 /** What the event list shows: everything but the spans, which belong to the timeline. */
-export type Notable = Stall | WorkerEvent | EpochEvent | CommandEvent;
+export type Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | TuningEvent;
 
 export interface NotableEvent {
   id: number;
@@ -14,6 +14,7 @@ export const EVENT_KINDS = [
   { kind: "worker", label: "Workers" },
   { kind: "command", label: "Commands" },
   { kind: "epoch", label: "Epochs" },
+  { kind: "tuning", label: "Autotune" },
 ] as const;
 
 export type EventKind = (typeof EVENT_KINDS)[number]["kind"];
@@ -73,7 +74,7 @@ export function lines(events: readonly NotableEvent[], kinds: ReadonlySet<EventK
 }
 
 export function counts(events: readonly NotableEvent[]): Record<EventKind, number> {
-  const result = { stall: 0, worker: 0, command: 0, epoch: 0 };
+  const result = { stall: 0, worker: 0, command: 0, epoch: 0, tuning: 0 };
   for (const { event } of events) result[event.kind] += 1;
   return result;
 }
@@ -99,6 +100,8 @@ export function describe(line: EventLine): string {
       return epochText(event);
     case "command":
       return commandText(event);
+    case "tuning":
+      return tuningText(event);
   }
 }
 
@@ -144,10 +147,33 @@ function commandText(event: CommandEvent): string {
     event.action === "resize" ? ` ${event.before ?? "?"} → ${event.actual ?? event.asked ?? "?"}` : "";
   const place = event.at_batch !== null && event.at_batch >= 0 ? ` at batch ${count(event.at_batch)}` : "";
   // A token may be called "local" too; only a call in the training process has no command behind it.
-  const who = event.command === "" ? " by the training script" : event.by ? ` by ${event.by}` : "";
+  const script = event.by === "autotune" ? " by the tuner" : " by the training script";
+  const who = event.command === "" ? script : event.by ? ` by ${event.by}` : "";
   const why = event.reason ? `: ${event.reason}` : "";
   const took = event.state === "applied" && event.took_us > 0 ? ` in ${micros(event.took_us)}` : "";
   return `${event.action.charAt(0).toUpperCase()}${event.action.slice(1)}${sizes} ${event.state.replace("_", " ")}${place}${took}${who}${why}`;
+}
+
+/** As `penstock/tuning/words.py` has it. */
+function tuningText(event: TuningEvent): string {
+  const change = `${event.before} → ${event.workers} workers`;
+  const heads: Record<TuningEvent["what"], string> = {
+    on: "Autotune is on",
+    off: `Autotune is off: ${event.workers} workers stay`,
+    pinned: `Autotune leaves ${event.workers} workers alone`,
+    try: `Autotune tries ${change}`,
+    keep: `Autotune keeps ${change}`,
+    back: `Autotune goes back, ${change}`,
+    hold: `Autotune holds ${event.workers} workers`,
+    wake: "Autotune looks again",
+    halve: `Autotune halves, ${change}`,
+  };
+  const rates: string[] = [];
+  const rate = (value: number) => String(Number(value.toPrecision(3)));
+  if (event.measured !== null) rates.push(`${rate(event.measured)} batches/s${event.what === "try" ? " now" : ""}`);
+  if (event.predicted !== null) rates.push(`${rate(event.predicted)} expected`);
+  const told = rates.length > 0 ? ` (${rates.join(", ")})` : "";
+  return `${heads[event.what]}${event.why ? `: ${event.why}` : ""}${told}`;
 }
 
 /** Everything worth reading that does not fit the line: a stack, a reason, a command's audit. */

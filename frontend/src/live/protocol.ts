@@ -95,6 +95,8 @@ export interface Snapshot {
   bad: number;
   /** Which they are, the oldest first; in what is published the newest few. Since 2.2. */
   quarantined: Quarantined[];
+  /** None: the tuner is off. Since 2.2. */
+  tuned: Tuned | null;
 }
 
 export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors"> {
@@ -489,6 +491,16 @@ export interface Quarantined {
   batch: number;
 }
 
+/** What the tuner is at, of a loader that has one at work. Since 2.2. */
+export interface Tuned {
+  /** measuring: how it stands. trying: another number of workers. returning: back from one that was no better. holding: settled. pinned: a person has chosen the number. */
+  state: "holding" | "measuring" | "pinned" | "returning" | "trying";
+  /** The number of workers that is held when nothing is tried. */
+  workers: number;
+  /** Loaders of this host, this one included, that are tuned together. */
+  ranks: number;
+}
+
 /** Batch spans for the timeline: every batch at low rates, every `stride`-th at high ones. */
 export interface Spans {
   kind: "spans";
@@ -754,6 +766,24 @@ export function decodeProfileWeights(wire: ProfileWeightsWire): ProfileWeights {
   };
 }
 
+/** A step of the tuner. Since 2.2. */
+export interface TuningEvent {
+  kind: "tuning";
+  at: number;
+  /** on, off: somebody switched it. pinned: somebody chose a number, which holds until it is switched on again. try: a number is tried. keep, back: what came of that. hold: it is settled. wake: the load is another one. halve: memory is nearly used up. */
+  what: "back" | "halve" | "hold" | "keep" | "off" | "on" | "pinned" | "try" | "wake";
+  /** Workers that there shall be from now on. */
+  workers: number;
+  /** Workers that there were. */
+  before: number;
+  /** Why, in words. */
+  why: string;
+  /** Batches a second that were expected of the number that is, or was, tried. */
+  predicted: number | null;
+  /** Batches a second that were measured: with `before` when a trial begins, with the tried number when it ends. */
+  measured: number | null;
+}
+
 /** Bring about a number of workers. */
 export interface Resize {
   action: "resize";
@@ -780,6 +810,13 @@ export interface TakeProfile {
   seconds: number | null;
   /** Looks a second at each worker. */
   rate: number;
+}
+
+/** Let the tuner choose the number of workers, or not. */
+export interface Auto {
+  action: "auto";
+  /** True: the tuner chooses from now on, whatever was pinned. False: the number stays as it is. */
+  on: boolean;
 }
 
 /** The backend's first message to a viewer. */
@@ -1137,6 +1174,8 @@ export interface CommandRecord {
   seconds: number | null;
   /** profile: looks a second at each worker. */
   rate: number | null;
+  /** auto: whether the tuner is to be on. Since 2.2. */
+  on: boolean | null;
   /** Workers when it was accepted. */
   before: number | null;
   actual: number | null;
@@ -1217,8 +1256,8 @@ export function decodeToViewer(wire: ToViewerWire): ToViewer {
 
 export type FromViewer = Subscribe | Ping;
 
-export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart;
-export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePartWire;
+export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart | TuningEvent;
+export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePartWire | TuningEvent;
 
 /** What this version does not know is passed on as it came: the reader's switch ignores it. */
 export function decodeEvent(wire: EventWire): Event {
@@ -1232,4 +1271,4 @@ export function decodeEvent(wire: EventWire): Event {
   }
 }
 
-export type Order = Resize | Pause | Resume | TakeProfile;
+export type Order = Resize | Pause | Resume | TakeProfile | Auto;

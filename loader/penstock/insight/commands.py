@@ -66,6 +66,8 @@ def target(command: CommandRecord, unit: str) -> str:
             to = command.actual
         goal = "?" if to is None else str(to)
         return f"{goal} workers" if command.before is None else f"{command.before} → {goal}{unit}"
+    if command.action == "auto":
+        return f"autotune {'on' if command.on else 'off'}"
     if command.action == "pause" and command.resume_after is not None:
         return f"pause for {count(command.resume_after)} s"
     if command.action == "profile":

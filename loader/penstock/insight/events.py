@@ -6,10 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..protocol import CommandEvent, EpochEvent, Event, ProfilePart, Spans, Stall, StoredEvent, WorkerEvent
+from ..protocol import (
+    CommandEvent,
+    EpochEvent,
+    Event,
+    ProfilePart,
+    Spans,
+    Stall,
+    StoredEvent,
+    TuningEvent,
+    WorkerEvent,
+)
+from ..tuning import words as tuning
 from .words import count, micros, plural
 
-Notable = Stall | WorkerEvent | EpochEvent | CommandEvent
+Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | TuningEvent
 MOST = 500
 """Events that are kept."""
 SHORT_STALL = 50_000
@@ -82,6 +93,8 @@ def describe(event: Notable) -> str:
             return _epoch(event)
         case CommandEvent():
             return _command(event)
+        case TuningEvent():
+            return tuning.describe(event)
 
 
 def _worker(event: WorkerEvent) -> str:
@@ -108,6 +121,7 @@ def _command(event: CommandEvent) -> str:
     place = f" at batch {count(event.at_batch)}" if event.at_batch is not None and event.at_batch >= 0 else ""
     took = f" in {micros(event.took_us)}" if event.state == "applied" and event.took_us else ""
     # A token may be called "local" too; only a call in the training process has no command behind it.
-    who = " by the training script" if not event.command else f" by {event.by}" if event.by else ""
+    script = " by the tuner" if event.by == "autotune" else " by the training script"
+    who = script if not event.command else f" by {event.by}" if event.by else ""
     why = f": {event.reason}" if event.reason else ""
     return f"{event.action.capitalize()}{change} {event.state.replace('_', ' ')}{place}{took}{who}{why}"

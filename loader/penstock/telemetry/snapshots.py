@@ -15,7 +15,7 @@ from ..iteration.inline import InlineIterator
 from ..iteration.pooled import PooledIterator
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
-from ..protocol import LoaderState, Quarantined, Queues, SampleCost, Snapshot, Stalls, Worker
+from ..protocol import LoaderState, Quarantined, Queues, SampleCost, Snapshot, Stalls, Tuned, Worker
 from ..usage import untold
 from .usage import Usage
 
@@ -41,6 +41,7 @@ def take(
     pending: int | None,
     memory_budget: int | None,
     quarantined: list[Quarantined] | None = None,
+    tuned: Tuned | None = None,
 ) -> Snapshot:
     now = time.monotonic_ns()
     usage.look()
@@ -77,6 +78,7 @@ def take(
         processors=usage.processors(),
         bad=len(quarantined or ()),
         quarantined=_shown(quarantined or [], published=seq > 0),
+        tuned=tuned,
     )
 
 

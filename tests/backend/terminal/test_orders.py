@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from penstock_dashboard.ports import listen
@@ -153,3 +154,27 @@ def test_an_order_whose_answer_was_lost_is_not_given_twice(
     assert status == 0, err
     assert "2 → 4, applied" in out
     assert len(server.get("/api/loaders/once:0:train/commands")) == 1
+
+
+def test_the_tuner_is_switched_on_and_off(server: Running, train: Train, call: Call) -> None:
+    """It begins with two workers that are too few, and a resize pins what it has found."""
+    tuned = train("tuned", max_workers=8)
+
+    def state() -> str | None:
+        found = server.get(f"/api/loaders/{tuned.id}")["snapshot"]["tuned"]
+        return None if found is None else str(found["state"])
+
+    status, out, _ = call("auto", "tuned/train", "on")
+    assert status == 0
+    assert re.fullmatch(r"tuned:0:train: autotune on, applied after [\d.]+ (m?s|µs)\n", out)
+    until(lambda: any(row["event"]["what"] == "keep" for row in events(server, tuned.id)), "a number that is kept")
+    assert call("resize", "tuned/train", "3")[0] == 0
+    until(lambda: state() == "pinned", "the pin")
+    assert call("auto", "tuned", "off")[0] == 0
+    until(lambda: state() is None, "its end")
+    assert call("auto", "tuned", "maybe")[0] == 2
+
+
+def events(server: Running, loader: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.get(f"/api/loaders/{loader}/events", kind="tuning")
+    return found

@@ -48,6 +48,7 @@ EVENTS: list[Any] = [
         nodes=[0, 0, 2],
         weights=[protocol.ProfileWeights(0, "fetch", [1], [20], [10])],
     ),
+    protocol.TuningEvent(1.0, "try", 4, 2, "training waits", 12.5, 7.0),
 ]
 UPWARDS: list[Any] = [
     Hello(protocol.PROTOCOL, Identity("run", "train"), Config(dataset="D")),
@@ -56,7 +57,13 @@ UPWARDS: list[Any] = [
     Outcome("c", "applied", 1.0),
     Goodbye(5),
 ]
-ORDERS: list[Any] = [protocol.Resize(3), protocol.Pause(5.0), protocol.Resume(), protocol.TakeProfile(5.0)]
+ORDERS: list[Any] = [
+    protocol.Resize(3),
+    protocol.Pause(5.0),
+    protocol.Resume(),
+    protocol.TakeProfile(5.0),
+    protocol.Auto(True),
+]
 DOWNWARDS: list[Any] = [
     Welcome(protocol.PROTOCOL, "run:0:train", 7),
     Ack(3),

@@ -1,0 +1,1 @@
+"""The right number of workers, found while training runs: see `tuner.py` for the method."""
