@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checkpoint import State
 from ..digest import Digest
 from ..pool.window import Task
 from ..quarantine import TooManyErrorsError
@@ -14,7 +15,16 @@ from .pooled import PooledIterator
 
 
 class _Tolerant(EpochIterator):
+    _too_many = ""
+    """Why the epoch was given up, though batches may be ready; empty: it was not."""
+
+    def open(self, state: State | None) -> None:
+        self._too_many = ""
+        super().open(state)
+
     def _next(self) -> Any:
+        if self._too_many:
+            raise TooManyErrorsError(self._too_many)
         while True:
             data = super()._next()
             bad = self._bad()
@@ -35,6 +45,7 @@ class _Tolerant(EpochIterator):
         except TooManyErrorsError as error:
             self._count()
             self.close_epoch("failed", str(error).partition("\n")[0])
+            self._too_many = str(error)
             self._give_up(error)
             raise
 
