@@ -10,13 +10,13 @@ import math
 import re
 
 import msgspec
-from penstock.protocol import PROTOCOL, Event, Events, Goodbye, Hello, Identity, Outcome, Snapshot, ToBackend
+from penstock.protocol import PROTOCOL, Event, Events, Goodbye, Hello, Identity, Load, Outcome, Snapshot, ToBackend
 
 _messages: msgspec.msgpack.Decoder[ToBackend] = msgspec.msgpack.Decoder(ToBackend)
 _event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
-EVENT_KINDS = ("spans", "stall", "worker", "epoch", "command", "profile", "tuning")
-MESSAGE_TYPES = ("hello", "snapshot", "events", "outcome", "goodbye")
+EVENT_KINDS = ("spans", "stall", "worker", "epoch", "command", "profile", "tuning", "receipt")
+MESSAGE_TYPES = ("hello", "snapshot", "events", "outcome", "goodbye", "load")
 MOST_VERSIONS = 32
 
 _LABEL = re.compile(r"[A-Za-z0-9._-]+")
@@ -53,6 +53,8 @@ def decode(data: bytes, minor: int = PROTOCOL[1]) -> ToBackend | None:
         return _second_look(data, minor, error)
     if isinstance(message, Hello):
         _check_hello(message)
+    elif isinstance(message, Load):
+        _check_load(message)
     return message
 
 
@@ -96,6 +98,12 @@ def _check_hello(hello: Hello) -> None:
         raise BadMessage(f"hello: at most {MOST_VERSIONS} versions, with names of at most 64 characters")
     if not math.isfinite(hello.config.timeout):
         raise BadMessage("hello: config.timeout must be a finite number")
+
+
+def _check_load(load: Load) -> None:
+    """What is not a number would be taken for any: its limits do not hold for it."""
+    if not all(map(math.isfinite, (load.at, load.channels, load.company, load.allowed, load.others, load.width))):
+        raise BadMessage("load: every number must be finite")
 
 
 def _versions(theirs: tuple[int, int]) -> str:

@@ -22,6 +22,7 @@ from penstock.protocol import (
     Events,
     Goodbye,
     Hello,
+    Load,
     Outcome,
     Refused,
     Snapshot,
@@ -232,6 +233,8 @@ class Publisher:
         entry.seen = time.time()
         if isinstance(message, Outcome):
             self._backend.commands.outcome(entry, message)
+        elif isinstance(message, Load):
+            entry.load = message
         elif not self._is_new(entry, message.seq):
             self._backend.counters.repeated += 1
         elif isinstance(message, Snapshot):

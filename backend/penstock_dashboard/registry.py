@@ -18,6 +18,7 @@ from penstock.protocol import (
     Frame,
     Hello,
     Identity,
+    Load,
     LoaderDetail,
     LoaderRow,
     LoaderState,
@@ -70,6 +71,8 @@ class Entry:
         self.missed = 0
         """Messages that the sequence numbers say we never got."""
         self.judge = Judge(hello.config)
+        self.load: Load | None = None
+        """What it said last of what its batches need: what replay starts from."""
         self.send: Callable[[Command], None] | None = None
         """Set while connected."""
         self.speaker: object = None
@@ -128,6 +131,7 @@ class Entry:
         self.last_seq = -1
         self.judge = Judge(self.hello.config)
         self.brief = None
+        self.load = None
         self.rates = Rates()
         self._shelf.drop(self.owner, self.key)
 

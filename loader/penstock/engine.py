@@ -23,11 +23,15 @@ from torch.utils.data import IterableDataset
 
 from . import checkpoint, sampling
 from .arguments import Options, given
+from .budget import memory_limits
 from .control import Gate, Outcome, Ticket, check_profile, check_resume_after, check_workers
 from .digest import Digest
 from .fetching import saves
 from .fingerprint import Fingerprint, changed, fingerprint
 from .insight.judge import Judge
+from .insight.load import summarize
+from .insight.receipts import Change, Count
+from .insight.replay import predict
 from .iteration.base import EpochIterator
 from .iteration.inline import ROOTS
 from .iteration.pooled import PooledIterator
@@ -38,9 +42,11 @@ from .profiling.session import LAST_WORDS, Profiling
 from .protocol import (
     Auto,
     CommandEvent,
+    Load,
     LoaderState,
     Order,
     Pause,
+    Prediction,
     ProfilePart,
     Resize,
     Resume,
@@ -101,6 +107,7 @@ class Engine:
         self._judging = threading.Lock()
         self.tuning: Tuning | None = None
         """The tuner at work; None: it is off, or no epoch has begun."""
+        self._produced = Count()
         self._pending_ticket: Ticket | None = None
         self._control = threading.RLock()
         self._iterators: tuple[weakref.ref[EpochIterator], ...] = ()
@@ -266,7 +273,9 @@ class Engine:
             ticket = self._ticket(order, by, command)
             match order:
                 case Resize():
-                    self._resize(check_workers(order.workers, self.options.max_workers), ticket, by)
+                    before, workers = self.loader.num_workers, check_workers(order.workers, self.options.max_workers)
+                    self._resize(workers, ticket, by)
+                    self._keep_receipt(before, workers, ticket, by, command)
                 case Pause():
                     self._pause(check_resume_after(order.resume_after), ticket)
                 case Resume():
@@ -295,6 +304,13 @@ class Engine:
             iterator.pool.resize(workers, ticket if newest else Ticket("resize", workers))
         if not running:
             ticket.settle("pending", self.loader.num_workers, reason="it takes effect with the next epoch")
+
+    def _keep_receipt(self, before: int, workers: int, ticket: Ticket, by: str, command: str) -> None:
+        """What is predicted of a change will be set against what is measured, if somebody is to see it."""
+        if workers == before or not self.publisher:
+            return
+        receipts, change = self.ledger.receipts, Change(before, workers, predict(self.load(), workers), by, command)
+        ticket.watch(lambda settled: receipts.change(change) if settled.outcome.state == "applied" else None)
 
     def _resized(self, ticket: Ticket) -> None:
         loader, asked = self._loader(), ticket.outcome.asked
@@ -525,6 +541,36 @@ class Engine:
             quarantined=[] if self.quarantine is None else self.quarantine.entries,
             tuned=None if self.tuning is None else self.tuning.state(),
         )
+
+    def load(self) -> Load:
+        """What replay needs to know."""
+        loader, ledger, stats = self.loader, self.ledger, self._take_snapshot(0)
+        budget, ceiling = memory_limits(self.options.memory_budget)
+        (spent, batches), processor = ledger.processor_mark, time.process_time_ns()
+        return summarize(
+            ledger.recording,
+            at=stats.at,
+            workers=loader.num_workers,
+            allowed=stats.processors.allowed,
+            others=self._usage.others(),
+            training=(processor - spent) / 1e9 / max(ledger.batches - batches, 1) if ledger.batches > batches else 0.0,
+            ordinary=(stats.cost.p50_us / 1e6, stats.cost.p99_us / 1e6),
+            prefetch_factor=self.given_prefetch_factor() or 0,
+            memory_budget=budget,
+            memory_ceiling=ceiling,
+            in_order=bool(loader.in_order),
+            sharded=self.is_iterable,
+        )
+
+    def predict(self, workers: int, memory_budget: int | None, ordinary_samples: bool) -> Prediction:
+        check_workers(workers, self.options.max_workers)
+        return predict(self.load(), workers, memory_budget=memory_budget, ordinary_samples=ordinary_samples)
+
+    def note_progress(self, snapshot: Snapshot) -> None:
+        """Look whether it can be said what a change has brought. Called with every snapshot that is published."""
+        receipt = self.ledger.receipts.take(self._produced.moment(snapshot))
+        if receipt is not None:
+            self.ledger.emit(receipt)
 
     def _state(self, iterator: EpochIterator | None) -> LoaderState:
         if self.is_closed:

@@ -548,7 +548,43 @@ class TuningEvent(Struct, frozen=True, tag="tuning", tag_field="kind"):
     """Batches a second that were measured: with `before` when a trial begins, with the tried number when it ends."""
 
 
-Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart | TuningEvent
+Brought = Literal["better", "same", "worse", "unknown"]
+"""What a change brought: more batches a second, as many as far as can be said, fewer, or that is not known."""
+
+
+class Receipt(Struct, frozen=True, tag="receipt", tag_field="kind"):
+    """What a change of the number of workers was predicted to bring, and what it brought. Since 2.2."""
+
+    at: Moment
+    """When enough was seen."""
+    before: Count
+    """Workers before."""
+    after: Count
+    """Workers after."""
+    measured: float
+    """Batches a second that workers made, or that training took if that is less."""
+    error: float
+    """Nine times out of ten that is right within so much, relative to it."""
+    batches: Count
+    """Batches of which it was measured."""
+    measured_before: float | None = None
+    """The same before the change; None: that is not known."""
+    predicted: float | None = None
+    """Batches a second, as predicted; None: not enough was seen then."""
+    low: float = 0.0
+    """Lower end of the interval that was predicted."""
+    high: float = 0.0
+    """Upper end of it."""
+    brought: Brought = "unknown"
+    text: Text = ""
+    """All this in a sentence."""
+    by: Text = ""
+    """Who asked for it, as in `CommandEvent`."""
+    command: Text = ""
+    """The command's id; empty for a local call."""
+
+
+Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart | TuningEvent | Receipt
 
 
 class Events(Struct, frozen=True, tag="events"):
@@ -767,7 +803,51 @@ class Refused(Struct, frozen=True, tag="refused"):
     reason: Text
 
 
-ToBackend = Hello | Snapshot | Events | Outcome | Goodbye
+class Load(Struct, frozen=True, tag="load"):
+    """What replay needs to know of a loader, said every few seconds while it is watched. Since 2.2.
+
+    It has no number: if it is lost, the next one says the same.
+    """
+
+    at: Moment
+    workers: Count = 0
+    """Workers there are."""
+    seen: Count = 0
+    """Batches that were measured, of those made last."""
+    rows: Annotated[list[tuple[Count, Count, Count]], Meta(max_length=256)] = field(default_factory=list)
+    """What batches need, µs, in groups of as many by the time they take, with their means: blocked, on a processor, and
+    what would be saved if their slowest sample were ordinary."""
+    turns: Annotated[list[Count], Meta(max_length=256)] = field(default_factory=list)
+    """Training's own time with a batch, µs, in groups as above."""
+    inside_us: Count = 0
+    """What `next()` takes when nothing is waited for."""
+    channels: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Workers that may be blocked at once without being in each other's way; 0: no limit was seen."""
+    company: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """The most workers that were blocked at once."""
+    allowed: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Processors, as in `Processors`."""
+    others: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Processors that others took."""
+    width: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
+    """Processors that a batch uses at a time."""
+    training_us: Count = 0
+    """Processor time of the training process per batch."""
+    batch_bytes: Count = 0
+    """Mean size of a batch."""
+    largest: Count = 0
+    """Size of the largest."""
+    prefetch_factor: Count = 0
+    """Tasks in flight per worker; 0: as many as the memory budget allows."""
+    memory_budget: Count = 0
+    memory_ceiling: Count = 0
+    """What the budget may stretch to for two batches a worker."""
+    in_order: bool = True
+    sharded: bool = False
+    """Iterable-style: every worker has its own shard."""
+
+
+ToBackend = Hello | Snapshot | Events | Outcome | Goodbye | Load
 ToLoader = Welcome | Ack | Refused
 """What the backend says, besides `Command`."""
 
@@ -1022,8 +1102,49 @@ class History(Struct, frozen=True):
     high: dict[str, list[float]] = field(default_factory=dict)
 
 
+class Prediction(Struct, frozen=True):
+    """What another number of workers would bring. Since 2.2."""
+
+    workers: int
+    batches: float = 0.0
+    """Batches a second that training would get."""
+    low: float = 0.0
+    """Lower end of the interval in which it is nine times out of ten."""
+    high: float = 0.0
+    """Upper end of it."""
+    waiting: float = 1.0
+    """Share of the time, 0 to 1, in which training would wait."""
+    enough: bool = True
+    """False: not enough was seen to predict anything."""
+    reason: Text = ""
+    """Why not."""
+
+
+class Measured(Struct, frozen=True):
+    """What a number of workers brought."""
+
+    at: Moment
+    workers: int
+    batches: float
+    """Batches a second."""
+
+
+class Predictions(Struct, frozen=True):
+    """What other numbers of workers would bring, and what those that were tried have brought. Since 2.2."""
+
+    loader: Text
+    workers: int
+    """Workers there are."""
+    enough: bool
+    """False: not enough was seen; then there are no predictions."""
+    reason: Text = ""
+    predictions: list[Prediction] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    """The oldest first."""
+
+
 def to_json_schema() -> dict[str, object]:
     """The protocol as JSON Schema; the frontend's types are generated from it."""
-    types = (ToBackend, ToLoader, Order, ToViewer, FromViewer, History, CommandRecord, LoaderDetail)
+    types = (ToBackend, ToLoader, Order, ToViewer, FromViewer, History, CommandRecord, LoaderDetail, Predictions)
     _, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "penstock", "$defs": components}

@@ -58,6 +58,7 @@ OPERATIONS = [
     ("get", "/api/loaders"),
     ("get", "/api/loaders/{loader}"),
     ("get", "/api/loaders/{loader}/history"),
+    ("get", "/api/loaders/{loader}/predictions"),
     ("get", "/api/loaders/{loader}/events"),
     ("get", "/api/loaders/{loader}/commands"),
     ("post", "/api/loaders/{loader}/commands"),

@@ -6,6 +6,7 @@ import {
   type LoaderDetail,
   type LoaderDetailWire,
   type Order,
+  type Predictions,
   type Session,
   type StoredEvent,
   type StoredEventWire,
@@ -109,6 +110,10 @@ export const api = {
     if (after > 0) query.set("after", String(after));
     return (await call<StoredEventWire[]>(`${of(id)}/events?${query}`)).map(decodeStoredEvent);
   },
+
+  /** What numbers of workers would bring: those given, `4,8` or `1-16`, or from half to four times those there are. */
+  predictions: (id: string, workers = "") =>
+    call<Predictions>(`${of(id)}/predictions${workers === "" ? "" : `?workers=${workers}`}`),
 
   commands: (id: string) => call<CommandRecord[]>(`${of(id)}/commands`),
 

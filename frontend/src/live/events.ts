@@ -1,8 +1,8 @@
 import { clock, count, micros, plural } from "../format";
-import type { CommandEvent, CommandRecord, EpochEvent, Event, Stall, StoredEvent, TuningEvent, WorkerEvent } from "./protocol";
+import type { CommandEvent, CommandRecord, EpochEvent, Event, Receipt, Stall, StoredEvent, TuningEvent, WorkerEvent } from "./protocol";
 
 /** What the event list shows: everything but the spans, which belong to the timeline. */
-export type Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | TuningEvent;
+export type Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | TuningEvent | Receipt;
 
 export interface NotableEvent {
   id: number;
@@ -13,6 +13,7 @@ export const EVENT_KINDS = [
   { kind: "stall", label: "Stalls" },
   { kind: "worker", label: "Workers" },
   { kind: "command", label: "Commands" },
+  { kind: "receipt", label: "Receipts" },
   { kind: "epoch", label: "Epochs" },
   { kind: "tuning", label: "Autotune" },
 ] as const;
@@ -74,7 +75,7 @@ export function lines(events: readonly NotableEvent[], kinds: ReadonlySet<EventK
 }
 
 export function counts(events: readonly NotableEvent[]): Record<EventKind, number> {
-  const result = { stall: 0, worker: 0, command: 0, epoch: 0, tuning: 0 };
+  const result = { stall: 0, worker: 0, command: 0, receipt: 0, epoch: 0, tuning: 0 };
   for (const { event } of events) result[event.kind] += 1;
   return result;
 }
@@ -84,6 +85,7 @@ export type Tone = "bad" | "good" | "plain";
 export function toneOf(event: Notable): Tone {
   if (event.kind === "worker") return event.what === "died" ? "bad" : "plain";
   if (event.kind === "epoch") return event.what === "failed" ? "bad" : "plain";
+  if (event.kind === "receipt") return event.brought === "worse" ? "bad" : event.brought === "better" ? "good" : "plain";
   if (event.kind === "command") return event.state === "rejected" || event.state === "timed_out" ? "bad" : "good";
   return "plain";
 }
@@ -102,6 +104,8 @@ export function describe(line: EventLine): string {
       return commandText(event);
     case "tuning":
       return tuningText(event);
+    case "receipt":
+      return event.text;
   }
 }
 

@@ -784,6 +784,38 @@ export interface TuningEvent {
   measured: number | null;
 }
 
+/** What a change of the number of workers was predicted to bring, and what it brought. Since 2.2. */
+export interface Receipt {
+  kind: "receipt";
+  /** When enough was seen. */
+  at: number;
+  /** Workers before. */
+  before: number;
+  /** Workers after. */
+  after: number;
+  /** Batches a second that workers made, or that training took if that is less. */
+  measured: number;
+  /** Nine times out of ten that is right within so much, relative to it. */
+  error: number;
+  /** Batches of which it was measured. */
+  batches: number;
+  /** The same before the change; None: that is not known. */
+  measured_before: number | null;
+  /** Batches a second, as predicted; None: not enough was seen then. */
+  predicted: number | null;
+  /** Lower end of the interval that was predicted. */
+  low: number;
+  /** Upper end of it. */
+  high: number;
+  brought: "better" | "same" | "unknown" | "worse";
+  /** All this in a sentence. */
+  text: string;
+  /** Who asked for it, as in `CommandEvent`. */
+  by: string;
+  /** The command's id; empty for a local call. */
+  command: string;
+}
+
 /** Bring about a number of workers. */
 export interface Resize {
   action: "resize";
@@ -1235,6 +1267,44 @@ export interface History {
   high: Record<string, number[]>;
 }
 
+/** What other numbers of workers would bring, and what those that were tried have brought. Since 2.2. */
+export interface Predictions {
+  loader: string;
+  /** Workers there are. */
+  workers: number;
+  /** False: not enough was seen; then there are no predictions. */
+  enough: boolean;
+  reason: string;
+  predictions: Prediction[];
+  /** The oldest first. */
+  measured: Measured[];
+}
+
+/** What another number of workers would bring. Since 2.2. */
+export interface Prediction {
+  workers: number;
+  /** Batches a second that training would get. */
+  batches: number;
+  /** Lower end of the interval in which it is nine times out of ten. */
+  low: number;
+  /** Upper end of it. */
+  high: number;
+  /** Share of the time, 0 to 1, in which training would wait. */
+  waiting: number;
+  /** False: not enough was seen to predict anything. */
+  enough: boolean;
+  /** Why not. */
+  reason: string;
+}
+
+/** What a number of workers brought. */
+export interface Measured {
+  at: number;
+  workers: number;
+  /** Batches a second. */
+  batches: number;
+}
+
 export type ToViewer = Session | Overview | Detail | Frame | Happened | Gap | CommandChanged | Gone | Pong;
 export type ToViewerWire = Session | OverviewWire | DetailWire | FrameWire | HappenedWire | Gap | CommandChanged | Gone | Pong;
 
@@ -1256,8 +1326,8 @@ export function decodeToViewer(wire: ToViewerWire): ToViewer {
 
 export type FromViewer = Subscribe | Ping;
 
-export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart | TuningEvent;
-export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePartWire | TuningEvent;
+export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart | TuningEvent | Receipt;
+export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePartWire | TuningEvent | Receipt;
 
 /** What this version does not know is passed on as it came: the reader's switch ignores it. */
 export function decodeEvent(wire: EventWire): Event {

@@ -11,6 +11,7 @@ from ..protocol import (
     EpochEvent,
     Event,
     ProfilePart,
+    Receipt,
     Spans,
     Stall,
     StoredEvent,
@@ -20,7 +21,7 @@ from ..protocol import (
 from ..tuning import words as tuning
 from .words import count, micros, plural
 
-Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | TuningEvent
+Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | TuningEvent | Receipt
 MOST = 500
 """Events that are kept."""
 SHORT_STALL = 50_000
@@ -47,6 +48,8 @@ class EventLine:
         event = self.event
         if isinstance(event, CommandEvent):
             return "bad" if event.state in ("rejected", "timed_out") else "good"
+        if isinstance(event, Receipt):
+            return {"worse": "bad", "better": "good"}.get(event.brought, "plain")  # type: ignore[return-value]
         bad = (isinstance(event, WorkerEvent) and event.what == "died") or (
             isinstance(event, EpochEvent) and event.what == "failed"
         )
@@ -95,6 +98,8 @@ def describe(event: Notable) -> str:
             return _command(event)
         case TuningEvent():
             return tuning.describe(event)
+        case Receipt():
+            return event.text
 
 
 def _worker(event: WorkerEvent) -> str:

@@ -60,6 +60,10 @@ class Batch(NamedTuple):
     """A shard's position after this batch, if its dataset can save it."""
     bad: Any = None
     """What was bad in it, as `Bad`s, if it was made all the same."""
+    processor: int = -1
+    """Processor time that it took, ns; -1: not measured (see `effort`)."""
+    queued: int = -1
+    """Time for which its worker waited for a processor, ns; -1: not known."""
 
     def is_end(self) -> bool:
         """Is it the end of a shard instead?"""

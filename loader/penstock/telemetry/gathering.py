@@ -45,6 +45,15 @@ class Gatherer:
         for start in range(0, len(events), MOST_EVENTS):
             self._add_some(events[start : start + MOST_EVENTS])
 
+    def load(self) -> bytes | None:
+        """What replay needs to know, encoded. It goes at once or not at all: the next one says the same."""
+        try:
+            load = self._source.load()
+            return None if load is None else self._encoder.encode(load)
+        except Exception as error:
+            self._tell("load", "what batches need could not be told: %r", error)
+            return None
+
     def add_goodbye(self) -> int:
         """Returns its number."""
         return self._outbox.add(self._encoder.encode(Goodbye(self._outbox.next_seq)))

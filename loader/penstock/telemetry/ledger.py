@@ -13,6 +13,8 @@ from collections import deque
 from typing import Any, Literal
 
 from ..digest import Digest
+from ..insight.receipts import Receipts
+from ..insight.recording import Recording, Turn
 from ..protocol import EpochEvent, Event, PinMode, PinStage, SampleCost, WorkerEvent
 from .spans import SpanRing
 from .times import TimeAccount
@@ -76,6 +78,14 @@ class Ledger:
         self.failed = False
         """The last epoch ended with an error of the pool."""
         self.spans = SpanRing()
+        self.recording = Recording()
+        """What replay needs to know of the last batches."""
+        self.receipts = Receipts()
+        """What changes of the number of workers brought."""
+        self.processor_mark = (0, 0)
+        """Processor time of this process, ns, and batches yielded, when the epoch under way began."""
+        self.asked = 0
+        """When `next()` was called last, ns of the monotonic clock."""
         self.pin = PinTally()
         self.dropped = 0
         self._under_way: set[int] = set()
@@ -88,6 +98,7 @@ class Ledger:
         number = self.current = self.epochs - 1
         self.batch = first_batch
         self.epoch_times = self.times.copy(time.monotonic_ns())
+        self.processor_mark = time.process_time_ns(), self.batches
         self.emit(EpochEvent(time.time(), "started", number))
         return number
 
@@ -95,7 +106,10 @@ class Ledger:
         """`next()` of an epoch is called. There may be several under way, one within the other, say."""
         self._under_way.add(epoch)
         self.current = epoch
-        self.times.enter(time.monotonic_ns())
+        before, self.asked = self.asked, time.monotonic_ns()
+        own = self.times.enter(self.asked)
+        if own > 0:
+            self.recording.turns.append(Turn((self.asked - own - before) / 1e9, own / 1e9))
 
     def leave(self, epoch: int) -> None:
         """Nobody iterates over this epoch any more: the clock stands still, unless there is another one."""

@@ -10,6 +10,7 @@ from operator import sub
 from typing import Any
 
 from ..failures import signal_name
+from ..insight.recording import Made
 from ..pool.observer import Costs, Stalled
 from ..pool.tasks import Batch
 from ..protocol import CommandEvent, SampleCost, Stall
@@ -48,6 +49,8 @@ class PoolObserver:
         if self.stalls.open is not None:
             index = self.slowest.name(number, shard, indices, batch.slowest)
             self.stalls.finished(batch.epoch, (shard, number), index[:256], batch.slowest_ns)
+        if batch.processor >= 0:
+            self.ledger.recording.made.append(_made(worker, batch))
         spans = self.ledger.spans
         if spans.stride and number % spans.stride == 0:
             spans.add((batch.epoch, shard, number), worker, batch.start, batch.fetched, batch.collated, batch.sent)
@@ -105,6 +108,18 @@ class PoolObserver:
     def _since(self, worker: int, counts: list[int]) -> list[int]:
         before = self._before.get(worker)
         return counts if before is None else list(map(sub, counts, before))
+
+
+def _made(worker: int, batch: Batch) -> Made:
+    return Made(
+        batch.start / 1e9,
+        (batch.sent - batch.start) / 1e9,
+        batch.processor / 1e9,
+        max(batch.queued, 0) / 1e9,
+        0 if batch.payload is None else batch.payload.nbytes,
+        worker,
+        max(batch.slowest_ns, 0) / 1e9,
+    )
 
 
 def _event(stall: OpenStall, now: int) -> Stall:

@@ -12,7 +12,7 @@ import torch.multiprocessing
 from .. import sampling
 from ..budget import memory_limits
 from ..control import Ticket
-from ..protocol import Command, Config, Event, Outcome, Snapshot
+from ..protocol import Command, Config, Event, Load, Outcome, Snapshot
 from . import snapshots
 from .usage import Usage
 
@@ -45,7 +45,12 @@ class PublishedLoader:
         if loader is None:
             return self._final(seq)
         self._last = loader._penstock.snapshot(seq)
+        loader._penstock.note_progress(self._last)
         return self._last
+
+    def load(self) -> Load | None:
+        loader = self._loader()
+        return None if loader is None else loader._penstock.load()
 
     def _final(self, seq: int) -> Snapshot:
         """Of a loader that nobody has any more: what it did is in its ledger, how it was is in the last snapshot."""

@@ -63,6 +63,8 @@ HANDSHAKE = 10.0
 """Seconds within which a new connection must be welcomed."""
 SILENCE = 20.0
 """After so many seconds without a word the backend is asked for one; after as many more the connection is given up."""
+LOADS_APART = 5.0
+"""Seconds between two messages of what replay needs to know."""
 EVENTS_APART = 0.05
 """Seconds between two looks for events, however often `wake` is called."""
 
@@ -102,6 +104,7 @@ class Publisher:
         self._attention = Attention()
         self._sample_at = 0.0
         self._events_at = 0.0
+        self._load_at = 0.0
         self._events_wanted = False
         self._rung = False
         self._end_by: float | None = None
@@ -338,6 +341,13 @@ class Publisher:
         if connection is None or not self._welcomed:
             return
         sent = False
+        now = time.monotonic()
+        if now >= self._load_at and connection.has_room and not self.finishing:
+            self._load_at = now + max(LOADS_APART, self._interval)
+            load = self._gatherer.load()
+            if load is not None:
+                connection.send(load)
+                sent = True
         while connection.has_room:
             message = self._answers.take(self._outbox.last_sent) or self._outbox.take()
             if message is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..arguments import seconds
-from ..protocol import Command, Config, Event, Outcome, Snapshot
+from ..protocol import Command, Config, Event, Load, Outcome, Snapshot
 
 
 class Source(Protocol):
@@ -26,6 +26,9 @@ class Source(Protocol):
 
     def snapshot(self, seq: int) -> Snapshot:
         """The loader at this moment. Takes no lock that loading needs."""
+
+    def load(self) -> Load | None:
+        """What replay needs to know; None: nothing is known of it. Called every few seconds."""
 
     def take_events(self) -> list[Event]:
         """What has happened since the last call, oldest first. What did not fit is counted in `Snapshot.dropped`."""

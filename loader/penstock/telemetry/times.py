@@ -36,11 +36,16 @@ class TimeAccount:
         sums = [total - before for total, before in zip(self._totals(now), earlier._sums, strict=True)]
         return _as_times(sums)
 
-    def enter(self, now: int) -> None:
-        """`next()` is called. The first call starts the clock; the time before a later one was training's own."""
+    def enter(self, now: int) -> int:
+        """`next()` is called. The first call starts the clock; the time before a later one was training's own.
+
+        Returns that time, ns; 0 at the first call.
+        """
+        own = now - self._last if self._last is not None and self._cause is Cause.COMPUTE else 0
         self._book(now)
         self._last = now
         self._cause = Cause.STARVATION  # what `next()` does itself keeps training from its work, too
+        return own
 
     def wait(self, now: int, cause: Cause) -> None:
         """Nothing is ready: from now on the time belongs to `cause`."""

@@ -27,6 +27,7 @@ class Usage:
         self._budget = (-_AGE, 0)
         self._watch: ProcessorWatch | None = None
         self._processors = (-_AGE, Processors())
+        self._others = 0.0
 
     def budget(self, given: int | None) -> int:
         """The memory budget of an epoch that were to begin now."""
@@ -60,5 +61,12 @@ class Usage:
         if self._processors[0] < self._read_at:
             self._watch = self._watch or ProcessorWatch()
             workers = self._gone_ms + sum(used.processor_ms for _, used in list(self._known.values()))
-            self._processors = (time.monotonic(), self._watch.look(workers))
+            (then, before), now = self._processors, time.monotonic()
+            self._processors = (now, self._watch.look(workers))
+            if before.allowed:
+                self._others = (self._processors[1].others_ms - before.others_ms) / 1e3 / (now - then)
         return self._processors[1]
+
+    def others(self) -> float:
+        """Processors that others took between the last two looks."""
+        return self._others

@@ -206,6 +206,9 @@ class WatchedSource:
             processors=inside.processors,
         )
 
+    def load(self) -> None:
+        """How batches are made is not seen."""
+
     def _inside(self, _epoch: WatchedEpoch | None) -> Inside:
         return Inside()
 

@@ -20,6 +20,7 @@ from penstock.protocol import (
     Events,
     Goodbye,
     Hello,
+    Load,
     Outcome,
     Snapshot,
     ToBackend,
@@ -163,7 +164,7 @@ class GoodServer:
             assert not isinstance(message, Hello)
             if isinstance(message, Outcome):
                 heard.outcomes.append(message)
-            else:
+            elif not isinstance(message, Load):
                 heard.take(message)
                 if self.acknowledging:
                     connection.send(msgspec.msgpack.encode(Ack(message.seq)))

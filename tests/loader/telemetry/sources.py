@@ -37,6 +37,9 @@ class CountingSource:
         self.count += 1
         return Snapshot(seq, time.time(), "running", batches=self.count)
 
+    def load(self) -> None:
+        """Nothing is known of what its batches need."""
+
     def take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events

@@ -49,6 +49,7 @@ EVENTS: list[Any] = [
         weights=[protocol.ProfileWeights(0, "fetch", [1], [20], [10])],
     ),
     protocol.TuningEvent(1.0, "try", 4, 2, "training waits", 12.5, 7.0),
+    protocol.Receipt(1.0, 2, 4, 9.5, 0.01, 100),
 ]
 UPWARDS: list[Any] = [
     Hello(protocol.PROTOCOL, Identity("run", "train"), Config(dataset="D")),
@@ -56,6 +57,7 @@ UPWARDS: list[Any] = [
     Events(4, EVENTS),
     Outcome("c", "applied", 1.0),
     Goodbye(5),
+    protocol.Load(1.0, 2, 40, [(5, 6, 7)], [8]),
 ]
 ORDERS: list[Any] = [
     protocol.Resize(3),
@@ -122,6 +124,7 @@ def test_fields_that_an_older_side_does_not_send_have_defaults() -> None:
         "events": {"seq", "events"},
         "outcome": {"command", "state", "at"},
         "goodbye": {"seq"},
+        "load": {"at"},
         "welcome": {"protocol", "loader"},
         "ack": {"seq"},
         "refused": {"reason"},

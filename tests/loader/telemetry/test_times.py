@@ -58,8 +58,8 @@ class Moments:
         for name in ("enter", "exit", "stop"):
             delattr(self._account, name)
 
-    def _listening(self, name: str, real: Callable[[int], None]) -> Callable[[int], None]:
-        def call(now: int) -> None:
+    def _listening(self, name: str, real: Callable[[int], Any]) -> Callable[[int], Any]:
+        def call(now: int) -> Any:
             if name == "enter":
                 self.enters += 1
                 self._runs = True
@@ -67,7 +67,7 @@ class Moments:
                 self._at.append(now)
             if name == "stop":
                 self._runs = False  # the `exit` that follows books nothing
-            real(now)
+            return real(now)
 
         return call
 

@@ -13,6 +13,7 @@ from array import array
 from typing import get_args
 
 from ...costs import COST_BUCKETS
+from ...effort import Effort
 from ...protocol import WorkerState
 from ...seeding import Bases
 from ..memory import Mapping
@@ -111,6 +112,8 @@ class Recorder:
         self._row = row
         self._before = -1
         """The batch before the one under way."""
+        self.effort = Effort()
+        """What the batch made last took of processors."""
         self.costs = row[Word.COST :]
         """Counts of sample times."""
         self._clock = time.monotonic_ns
@@ -138,6 +141,7 @@ class Recorder:
     def start(self, batch: int) -> None:
         """A task was taken up."""
         self.started = self._enter(FETCHING)
+        self.effort.start(self.started)
         self.fetched = self.collated = -1
         row = self._row
         self._before = row[Word.BATCH]
@@ -162,7 +166,9 @@ class Recorder:
         row[Word.BATCHES] += 1
         row[Word.SAMPLES] += samples
         row[Word.BYTES] += nbytes
-        return self._sent()
+        sent = self._sent()
+        self.effort.end(sent)
+        return sent
 
     def no_batch(self) -> int:
         """The task was for a batch that does not exist: its shard has ended. Returns the moment."""

@@ -184,7 +184,7 @@ class WorkerProcess:
         """Answer a task that nobody wants done any more."""
         self._recorder.skip()
         now = self._recorder.moment()
-        self._keep((-1, -1, -1, None, None, 0, now, now, now, now, -1, 0, None, None, None), now, now)
+        self._keep((-1, -1, -1, None, None, 0, now, now, now, now, -1, 0, None, None, None, -1, -1), now, now)
 
     def _leave(self) -> None:
         self._recorder.retiring()
@@ -280,6 +280,7 @@ class WorkerProcess:
         fields = (
             epoch, batch, shard, encoded and tuple(encoded), failure, maker.samples,
             recorder.started, recorder.fetched, recorder.collated, sent, *maker.slow, state, maker.bad or None,
+            recorder.effort.processor, recorder.effort.queued,
         )  # fmt: skip
         self._keep(fields, recorder.started, sent, 0 if encoded is None else len(encoded.inline))
 
