@@ -133,6 +133,48 @@ def _autotune(name: str, function: str, timeout: float = 600.0, **settings: obje
     )
 
 
+VERDICTS = (
+    "sleep",
+    "sleep, many workers",
+    "sleep, nearly enough",
+    "sleep, one worker",
+    "no workers",
+    "iterable",
+    "storage",
+    "lock, after a resize",
+    "processor, one worker",
+    "processor",
+    "full cores",
+    "foreign load",
+    "sampler",
+    "consumer",
+    "consumer, cheap data",
+    "skewed",
+    "memory",
+    "short epochs",
+    "short epochs, persistent",
+    "after growing",
+    "after shrinking",
+    "after a pause",
+    "training gets slower",
+    "data gets slower",
+)
+"""Trainings of `measures/verdict.py`; here too, because only the process that measures imports that."""
+
+
+def _verdict(name: str) -> Case:
+    return Case(
+        name=f"verdict/{name}",
+        group="verdict",
+        variants=("penstock",),
+        measure=Measure("verdict", "measure", name=name),
+        figures=(
+            Figure("named_s", "s until named", less_is_better=True, pick="worst", target=Target(3.0, "value", False)),
+            Figure("right", "named rightly from then on", pick="worst", target=Target(1.0, "value")),
+        ),
+    )
+
+
 _cases = (
     _throughput("tiny1", 1, 1500),
     _throughput("tiny1", 2, 2000, target=10),
@@ -249,6 +291,7 @@ _cases = (
     _autotune("sleep", "measure_real", load="sleep", tried=(12, 14, 15, 16, 18, 22)),
     _autotune("processor", "measure_real", load="processor", tried=(1, 2, 3, 4)),
     _autotune("tail", "measure_real", load="tail", tried=(4, 6, 8, 12, 16, 24, 32)),
+    *(_verdict(name) for name in VERDICTS),
 )
 
 CASES = {case.name: case for case in _cases}

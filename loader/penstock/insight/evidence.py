@@ -58,6 +58,8 @@ class Evidence:
     """Processors that others took of those that are allowed, on average."""
     allowed: float = 0.0
     """Processors that may be used; 0: not known."""
+    earlier: tuple[int, float] | None = None
+    """Workers before the last resize, and batches a second that they made; None: there was none."""
     low: float | None = None
     """Least share of waiting in parts of the time, where the parts differ; None: they do not."""
     high: float | None = None

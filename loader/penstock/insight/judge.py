@@ -12,7 +12,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from ..protocol import Config, EpochEvent, Event, Limit, Presence, Rates, Snapshot, Stall, Verdict, WorkerEvent
-from .evidence import Evidence, Stretch, between, crew_of, is_drained
+from .evidence import SATURATED, Evidence, Stretch, between, crew_of, is_drained
 from .evidence import of_epoch as evidence_of_epoch
 from .rates import Meter, Totals
 from .verdict import HARMLESS, done, of_epoch, plain, weigh
@@ -59,6 +59,8 @@ class Judge:
         """(moment, how many workers)"""
         self._last_death: WorkerEvent | None = None
         self._failure = ""
+        self._earlier: tuple[int, float] | None = None
+        """Workers before the last resize, and batches a second that they made."""
         self._began: Totals | None = None
         """How the counters stood at the first snapshot of the epoch."""
         self._ran: tuple[Snapshot, Totals, int] | None = None
@@ -89,6 +91,7 @@ class Judge:
             self._stretch.begin(moment)
             self._starts.clear()
         elif self._is_edge(before, snapshot, crew):
+            self._remember(snapshot, crew)
             self._forget_load()
             self._drained = None
             self._stretch.begin(moment)
@@ -127,6 +130,14 @@ class Judge:
             or now.times.paused_us != before.times.paused_us
             or now.times.startup_us != before.times.startup_us
         )
+
+    def _remember(self, now: Snapshot, crew: tuple[int, ...]) -> None:
+        """Before a resize: what the workers made, if they did all they could."""
+        whole = self._stretch.whole(len(self._crew))
+        if len(crew) == len(self._crew) or now.state != "running":
+            return
+        if whole is not None and whole.enough and whole.load >= SATURATED:
+            self._earlier = whole.workers, whole.made / whole.seconds
 
     def _forget_load(self) -> None:
         self._turns.clear()
@@ -241,6 +252,7 @@ class Judge:
             alone = evidence_of_epoch("In this epoch", snapshot) if self._alone else None
             return alone if alone is not None and alone.enough and snapshot.state == "running" else None
         whole = self._since_change(whole, snapshot, workers)
+        whole = replace(whole, earlier=self._earlier)
         starting = self._of_starting(workers)
         return whole if starting is None or starting.shares["startup"] < whole.waiting else starting
 

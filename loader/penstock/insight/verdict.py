@@ -218,11 +218,11 @@ def _starvation(evidence: Evidence, snapshot: Snapshot, config: Config, said: Li
         return _too_slow(f"{_all(workers)} busy and nothing is finished ahead", evidence, config, said)
     if queues.index or config.style == "iterable":
         return _too_slow("Tasks wait for workers and nothing is finished ahead", evidence, config, said)
-    if 0 < queues.window <= queues.in_flight:
+    if _no_room(snapshot):
         return _because(
             "memory",
             f"The workers are busy only {percent(busy)} of the time, "
-            f"and the window is full ({count(queues.in_flight)} in flight).",
+            f"and no more may be made ahead ({count(queues.in_flight)} in flight).",
             "A larger memory_budget would let more batches be made ahead.",
         )
     return _because(
@@ -241,6 +241,13 @@ def _too_slow(what: str, evidence: Evidence, config: Config, said: Limit) -> Ver
     running, queued, blocked = (part / sum(told) for part in told)
     if queued >= _edge(QUEUED, said in ("processors", "neighbours")) or _full(evidence, running, said):
         return _no_processors(evidence, running, queued, said)
+    if blocked >= 0.5 and _gained_nothing(evidence):
+        return _because(
+            "shared",
+            f"{what}, and more of them make no more batches: something that they share is the limit, as a lock, a disk "
+            f"or a server. They wait {percent(blocked)} of the time.",
+            "Look for what a sample waits for; fewer workers would do as well.",
+        )
     room = _room(evidence, running)
     advice, workers = _enough_workers(evidence, config, room)
     if room <= evidence.workers * 1.1:
@@ -250,6 +257,23 @@ def _too_slow(what: str, evidence: Evidence, config: Config, said: Limit) -> Ver
     else:
         spent = f"{percent(running)} of a sample's time is computing."
     return _because("workers", f"{what}: the workers are the limit. {spent}", advice, workers)
+
+
+def _no_room(snapshot: Snapshot) -> bool:
+    """Whether no task may be handed out before training takes a batch: for want of places, or of bytes for a batch."""
+    queues = snapshot.queues
+    if 0 < queues.window <= queues.in_flight:
+        return True
+    each = snapshot.bytes / snapshot.batches if snapshot.batches else 0.0
+    return 0 < queues.memory_budget < (queues.in_flight + 1) * each
+
+
+def _gained_nothing(evidence: Evidence) -> bool:
+    """Whether half as many workers again, or more, have brought hardly anything."""
+    if evidence.earlier is None or not evidence.seconds:
+        return False
+    workers, made = evidence.earlier
+    return evidence.workers >= 1.5 * workers and evidence.made / evidence.seconds < 1.15 * made
 
 
 def _full(evidence: Evidence, running: float, said: Limit) -> bool:

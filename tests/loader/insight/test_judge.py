@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from penstock.insight.judge import Judge
 from penstock.insight.numbers import KINDS, NUMBERS
 from penstock.insight.verdict import LIMITS, STAGES
@@ -306,3 +307,20 @@ def test_no_more_workers_are_advised_than_there_are_processors_for() -> None:
     said = heard(Judge(CONFIG), Flow(workers=2, allowed=2.0).run(8, starvation=0.9, processor=0.5))
     assert (said[-1].limit, said[-1].workers) == ("workers", 4)
     assert "4 would make about 100 batches/s instead of 50.0" in said[-1].advice
+
+
+def test_more_workers_that_make_no_more_batches_share_something() -> None:
+    flow, judge = Flow(workers=2, allowed=8.0), Judge(CONFIG)
+    assert limits(heard(judge, flow.run(8, starvation=0.5, processor=0.01))) == ["workers"]
+    flow.resize(6)
+    said = heard(judge, flow.run(8, starvation=0.5, processor=0.01))
+    assert limits(said) == ["shared"]
+    assert said[-1].workers is None
+
+
+def test_a_budget_with_no_room_for_another_batch_is_the_limit() -> None:
+    flow, judge = Flow(), Judge(CONFIG)
+    full = Queues(index=0, in_flight=4, window=4096, memory_budget=4 << 20)
+    for snapshot in flow.run(4, starvation=0.6, busy=0.3, queues=full):
+        judge.take(replace(snapshot, bytes=snapshot.batches << 20))
+    assert judge.verdict().limit == "memory"
