@@ -226,6 +226,19 @@ _cases = (
     _memory("big", batches=60, keep=False),
     _memory("big", batches=60, keep=True),
     Case(
+        name="predictions",
+        group="predictions",
+        variants=("penstock",),
+        measure=Measure("predictions", "measure", seconds=4.0),
+        figures=(
+            _within("median_error", "% error of predictions, median", 5),
+            _within("p95_error", "% error of predictions, 95th percentile", 15),
+            Figure("inside", "% within the 90 % interval", pick="median", ratio="none", target=Target(85, of="value")),
+            _within("ms", "ms for four numbers", 100),
+        ),
+        timeout=600,
+    ),
+    Case(
         name="control/busy",
         group="control",
         variants=("penstock",),
