@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import get_args
 
 import msgspec
 from penstock.protocol import PROTOCOL, Event, Events, Goodbye, Hello, Identity, Load, Outcome, Snapshot, ToBackend
@@ -15,7 +16,7 @@ from penstock.protocol import PROTOCOL, Event, Events, Goodbye, Hello, Identity,
 _messages: msgspec.msgpack.Decoder[ToBackend] = msgspec.msgpack.Decoder(ToBackend)
 _event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
-EVENT_KINDS = ("spans", "stall", "worker", "epoch", "command", "profile", "tuning", "receipt")
+EVENT_KINDS = tuple(str(kind.__struct_config__.tag) for kind in get_args(Event))
 MESSAGE_TYPES = ("hello", "snapshot", "events", "outcome", "goodbye", "load")
 MOST_VERSIONS = 32
 

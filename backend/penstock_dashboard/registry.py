@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 import msgspec
+from msgspec import UNSET
 from penstock.insight.judge import Judge
 from penstock.insight.numbers import alive
 from penstock.insight.rates import brief as in_brief
 from penstock.protocol import (
     Command,
+    Errors,
     Frame,
     Hello,
     Identity,
@@ -48,6 +50,9 @@ class Brief(msgspec.Struct, frozen=True):
     workers: int
     """Workers alive."""
     target: int
+    errors: Errors | None = None
+    unknown: list[str] = []
+    """What the row cannot say."""
 
 
 class Entry:
@@ -123,6 +128,8 @@ class Entry:
             snapshot.length,
             alive(snapshot),
             snapshot.target,
+            None if snapshot.errors is UNSET else snapshot.errors,
+            _unknown_in_row(snapshot),
         )
         self._shelf.put(self.owner, self.key, encoded)
 
@@ -160,6 +167,9 @@ class Entry:
             target=brief.target,
             rates=Rates() if gone else in_brief(self.judge.recent()),
             verdict=self.verdict(),
+            errors=0 if brief.errors is None else brief.errors.count,
+            error="" if brief.errors is None else brief.errors.text,
+            unknown=brief.unknown,
         )
 
     def detail(self) -> LoaderDetail:
@@ -182,6 +192,14 @@ class Entry:
         snapshot = self._shelf.get(self.owner, self.key)
         hello = msgspec.msgpack.encode(self.hello)
         return LoaderRecord(self.key, self.id, hello, snapshot, self.presence, self.seen, self.owner)
+
+
+def _unknown_in_row(snapshot: Snapshot) -> list[str]:
+    """Names of the fields of a row that a snapshot does not tell."""
+    sources = {"workers": "workers", "target": "target", "rates.busy": "workers.fetch_us", "rates.rss": "workers.rss"}
+    sources |= {"rates.reorder_stall": "times.reorder_stall_us", "rates.pin_wait": "times.pin_wait_us"}
+    sources |= {"rates.samples": "samples", "rates.bytes": "bytes"}
+    return [name for name, source in sources.items() if not snapshot.knows(source)]
 
 
 class Refusal(Exception):

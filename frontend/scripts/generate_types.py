@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "frontend" / "src" / "live" / "protocol.ts"
 NUMBERS = ROOT / "frontend" / "src" / "live" / "numbers.ts"
@@ -176,9 +178,15 @@ class Generator:
 
     def _mark(self, name: str, field: str) -> str:
         """A field that is neither required nor has a default is left out where there is nothing to say."""
+        if self._may_be_left_out(name, field):
+            return "?"
         schema = dict(self.fields(name))[field]
         given = self._is_array(name) or field in self.definitions[name]["required"]
         return "" if given or "default" in schema or "$ref" in schema else "?"
+
+    def _may_be_left_out(self, name: str, field: str) -> bool:
+        struct = getattr(self.protocol, name)
+        return any(each.name == field and each.default is msgspec.UNSET for each in msgspec.structs.fields(struct))
 
     def _array_wire(self, name: str) -> list[str]:
         required = self.definitions[name]["minItems"]
@@ -205,15 +213,17 @@ class Generator:
         inner = [(field, schema) for field, schema in self.fields(name) if self.decoded(schema, "w") != "w"]
         keys = " | ".join(json.dumps(field) for field, _ in inner)
         lines = ["", f"export interface {name}Wire extends Omit<{name}, {keys}> {{"]
-        lines += [f"  {field}: {self.type(schema, wire=True)};" for field, schema in inner]
-        lines += [
-            "}",
-            "",
-            f"export function decode{name}(wire: {name}Wire): {name} {{",
-            "  return {",
-            "    ...wire,",
-        ]
-        lines += [f"    {field}: {self.decoded(schema, f'wire.{field}')}," for field, schema in inner]
+        lines += [f"  {field}{self._mark(name, field)}: {self.type(schema, wire=True)};" for field, schema in inner]
+        optional = [field for field, _ in inner if self._may_be_left_out(name, field)]
+        lines += ["}", "", f"export function decode{name}(wire: {name}Wire): {name} {{"]
+        if optional:
+            lines.append(f"  const {{ {', '.join(optional)}, ...rest }} = wire;")
+        lines += ["  return {", f"    ...{'rest' if optional else 'wire'},"]
+        for field, schema in inner:
+            if field in optional:
+                lines.append(f"    ...({field} && {{ {field}: {self.decoded(schema, field)} }}),")
+            else:
+                lines.append(f"    {field}: {self.decoded(schema, f'wire.{field}')},")
         return [*lines, "  };", "}"]
 
     def union(self, name: str) -> list[str]:

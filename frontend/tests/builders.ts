@@ -113,6 +113,9 @@ export function row(some: Partial<LoaderRow> & { run?: string; name?: string; ra
     control: true,
     engine: "penstock",
     refuses: "",
+    errors: 0,
+    error: "",
+    unknown: [],
     verdict: { tone: "plain", verdict: "", sentence: "", advice: "", limit: "none", stage: null, waiting: null, workers: null },
     ...rest,
   };

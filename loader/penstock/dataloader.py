@@ -219,6 +219,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._penstock.ledger.errors.died_of(error)
         self._penstock.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -573,6 +573,8 @@ class Engine:
             self.ledger.emit(receipt)
 
     def _state(self, iterator: EpochIterator | None) -> LoaderState:
+        if self.ledger.errors.fatal:
+            return "failed"
         if self.is_closed:
             return "closed"
         if self.ledger.failed or (isinstance(iterator, PooledIterator) and iterator.pool.failed()):

@@ -26,16 +26,26 @@ class Failure:
     pickled_type: bytes | None
     type_name: str
     text: str
+    """Where it happened, in words, and the traceback."""
+    message: str = ""
+    stage: str = "loading"
+    """Whose code raised it: as `where` in `protocol.ErrorEvent`."""
+    worker: int = -1
+    sample: str = ""
+    """Index of the sample at which it was raised, where that is known."""
 
     @classmethod
-    def capture(cls, error: BaseException, where: str) -> Failure:
+    def capture(
+        cls, error: BaseException, where: str, stage: str = "loading", worker: int = -1, sample: str = ""
+    ) -> Failure:
         kind = type(error)
         try:
             pickled: bytes | None = pickle.dumps(kind)
         except Exception:  # a class made in a function, say
             pickled = None
         trace = "".join(traceback.format_exception(error))
-        return cls(pickled, kind.__name__, f"Caught {kind.__name__} {where}.\nOriginal {trace}")
+        text = f"Caught {kind.__name__} {where}.\nOriginal {trace}"
+        return cls(pickled, kind.__name__, text, message_of(error), stage, worker, sample)
 
     def reraise(self) -> NoReturn:
         """Raise an exception of the original type with the worker's traceback as its text."""
@@ -56,6 +66,14 @@ class Failure:
         except Exception:  # its constructor wants something else
             return RuntimeError(self.text)
         return rebuilt
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says of itself, whatever its author made of `__str__`."""
+    try:
+        return str(error)
+    except Exception:  # its own __str__ fails
+        return ""
 
 
 def raise_error(error: Failure | BaseException) -> NoReturn:

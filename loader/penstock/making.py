@@ -161,18 +161,25 @@ class BatchMaker:
         self._phases.collate_done()
         return data
 
-    def failed_at(self) -> str:
-        """At which sample the dataset failed, for a message; empty if it was not the dataset."""
+    def failed_sample(self) -> str:
+        """The sample at which the dataset failed: its index, or its number in the batch; empty: not in it."""
         fetcher, indices = self._fetcher, self._indices
         if fetcher is None:
             return ""
         position = fetcher.position()
         if not fetcher.by_index:
-            return f", sample {position} of the batch"
+            return str(position)
         try:
-            return f", sample index {indices[position]!r}"
+            return repr(indices[position])
         except (TypeError, IndexError, KeyError):
-            return f", sample index {indices!r}"
+            return repr(indices)
+
+    def failed_at(self) -> str:
+        """The same for a message."""
+        sample, fetcher = self.failed_sample(), self._fetcher
+        if fetcher is None:
+            return ""
+        return f", sample index {sample}" if fetcher.by_index else f", sample {sample} of the batch"
 
 
 ROOTS = codes_of(BatchMaker.fetch, BatchMaker.collate, MapFetcher.fetch, IterableFetcher.fetch)

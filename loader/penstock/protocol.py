@@ -240,6 +240,21 @@ class Tuned(Struct, frozen=True):
     """Loaders of this host, this one included, that are tuned together."""
 
 
+class Errors(Struct, frozen=True, array_like=True):
+    """Errors that training met, in dataset, collate_fn, sampler, worker_init_fn, in loading, or in its own loop."""
+
+    count: Count
+    """How many so far, those included that training caught."""
+    at: Moment
+    """When the last one came."""
+    text: Text
+    """Type and message of the last one."""
+    where: Text = ""
+    """As in `ErrorEvent`."""
+    fatal: bool = False
+    """Nobody caught it: the process ends with it, or the `with` block of the loader did."""
+
+
 class Snapshot(Struct, frozen=True, tag="snapshot"):
     """One loader at one moment."""
 
@@ -292,6 +307,8 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     """Which they are, the oldest first; in what is published the newest few. Since 2.2."""
     tuned: Tuned | None = None
     """None: the tuner is off. Since 2.2."""
+    errors: Errors | UnsetType = UNSET
+    """Left out where there was none. Since 2.2."""
 
     def knows(self, name: str) -> bool:
         """Whether a field, named as in `Unknown`, says anything."""
@@ -475,6 +492,30 @@ class CommandEvent(Struct, frozen=True, tag="command", tag_field="kind"):
     reason: Text = ""
 
 
+class ErrorEvent(Struct, frozen=True, tag="error", tag_field="kind"):
+    """An exception that training met, whether or not it caught it. Since 2.2."""
+
+    at: Moment
+    where: Text
+    """dataset, collate_fn, sampler, worker_init_fn: the user's function that raised. worker: one was lost. loading:
+    anything else in the loader. training: the process ended with an exception of its own."""
+    type: Text
+    """The exception's type."""
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    epoch: Count = 0
+    batch: int = -1
+    """The batch that failed; -1: it is not about a batch."""
+    worker: int = -1
+    """The worker in which it was raised; -1: in training itself."""
+    sample: Text = ""
+    """Index of the sample at which it was raised, or its number in the batch; empty where that is not known."""
+    traceback: LongText = ""
+    fatal: bool = False
+    """Nobody caught it, as in `Errors`."""
+    more: Count = 0
+    """Errors like it that were counted and not told since the last one that was."""
+
+
 class ProfileFunction(Struct, frozen=True, array_like=True):
     """A function that was seen by a profile."""
 
@@ -584,7 +625,7 @@ class Receipt(Struct, frozen=True, tag="receipt", tag_field="kind"):
     """The command's id; empty for a local call."""
 
 
-Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart | TuningEvent | Receipt
+Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | ProfilePart | TuningEvent | Receipt
 
 
 class Events(Struct, frozen=True, tag="events"):
@@ -922,6 +963,13 @@ class LoaderRow(Struct, frozen=True):
     """Why it takes no commands, as a sentence; empty: it takes them. Since 2.2."""
     verdict: Verdict = Verdict()
     """What limits it. Since 2.2."""
+    errors: Count = 0
+    """Errors that training met. Since 2.2."""
+    error: Text = ""
+    """The last one, type and message. Since 2.2."""
+    unknown: Unknown = field(default_factory=list)
+    """Which of these fields are not known, of a loader that is only watched: `workers`, `target`, `rates.busy`. Since
+    2.2."""
 
 
 class LoaderDetail(Struct, frozen=True):

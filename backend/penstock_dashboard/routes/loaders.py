@@ -43,7 +43,7 @@ Format = Annotated[
     Query(description="json or csv: as a file to save. Left out: JSON, to be read."),
 ]
 EventId = Annotated[int, Query(ge=0, le=2**62)]
-Kind = Literal["spans", "stall", "worker", "epoch", "command", "profile", "tuning", "receipt"]
+Kind = Literal["spans", "stall", "worker", "epoch", "command", "error", "profile", "tuning", "receipt"]
 
 
 @router.get(

@@ -29,7 +29,7 @@ from ..terminal.targets import Target
 
 T = TypeVar("T")
 TIMEOUT = 15.0
-NOTABLE = ("stall", "worker", "epoch", "command", "receipt")
+NOTABLE = ("stall", "worker", "epoch", "command", "error", "receipt")
 
 
 class Refusal(Failure):

@@ -1,8 +1,8 @@
 import { clock, count, micros, plural } from "../format";
-import type { CommandEvent, CommandRecord, EpochEvent, Event, Receipt, Stall, StoredEvent, TuningEvent, WorkerEvent } from "./protocol";
+import type { CommandEvent, CommandRecord, EpochEvent, ErrorEvent, Event, Receipt, Stall, StoredEvent, TuningEvent, WorkerEvent } from "./protocol";
 
 /** What the event list shows: everything but the spans, which belong to the timeline. */
-export type Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | TuningEvent | Receipt;
+export type Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | TuningEvent | Receipt;
 
 export interface NotableEvent {
   id: number;
@@ -10,6 +10,7 @@ export interface NotableEvent {
 }
 
 export const EVENT_KINDS = [
+  { kind: "error", label: "Errors" },
   { kind: "stall", label: "Stalls" },
   { kind: "worker", label: "Workers" },
   { kind: "command", label: "Commands" },
@@ -75,7 +76,7 @@ export function lines(events: readonly NotableEvent[], kinds: ReadonlySet<EventK
 }
 
 export function counts(events: readonly NotableEvent[]): Record<EventKind, number> {
-  const result = { stall: 0, worker: 0, command: 0, receipt: 0, epoch: 0, tuning: 0 };
+  const result = { error: 0, stall: 0, worker: 0, command: 0, receipt: 0, epoch: 0, tuning: 0 };
   for (const { event } of events) result[event.kind] += 1;
   return result;
 }
@@ -83,6 +84,7 @@ export function counts(events: readonly NotableEvent[]): Record<EventKind, numbe
 export type Tone = "bad" | "good" | "plain";
 
 export function toneOf(event: Notable): Tone {
+  if (event.kind === "error") return "bad";
   if (event.kind === "worker") return event.what === "died" ? "bad" : "plain";
   if (event.kind === "epoch") return event.what === "failed" ? "bad" : "plain";
   if (event.kind === "receipt") return event.brought === "worse" ? "bad" : event.brought === "better" ? "good" : "plain";
@@ -106,7 +108,19 @@ export function describe(line: EventLine): string {
       return tuningText(event);
     case "receipt":
       return event.text;
+    case "error":
+      return errorText(event);
   }
+}
+
+function errorText(event: ErrorEvent): string {
+  const place = event.worker >= 0 ? ` in worker ${event.worker}` : "";
+  const batch = event.batch >= 0 ? ` at batch ${count(event.batch)}` : "";
+  const sample = event.sample ? `, sample ${event.sample}` : "";
+  const what = event.message ? `${event.type}: ${firstLine(event.message)}` : event.type;
+  const whose = event.where === "training" ? "The training's own code" : event.where;
+  const more = event.more > 0 ? ` (and ${count(event.more)} like it before)` : "";
+  return `${whose} failed${place}${batch}${sample}: ${what}${event.fatal ? "; nobody caught it" : ""}${more}`;
 }
 
 function stallText(stall: Stall): string {
@@ -183,6 +197,7 @@ function tuningText(event: TuningEvent): string {
 /** Everything worth reading that does not fit the line: a stack, a reason, a command's audit. */
 export function particulars(event: Notable, commands: ReadonlyMap<string, CommandRecord>): string {
   if (event.kind === "stall") return event.stack;
+  if (event.kind === "error") return event.traceback;
   if (event.kind === "epoch") return event.reason.includes("\n") ? event.reason : "";
   if (event.kind === "command") {
     const record = commands.get(event.command);

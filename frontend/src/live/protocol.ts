@@ -97,9 +97,11 @@ export interface Snapshot {
   quarantined: Quarantined[];
   /** None: the tuner is off. Since 2.2. */
   tuned: Tuned | null;
+  /** Left out where there was none. Since 2.2. */
+  errors?: Errors;
 }
 
-export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors"> {
+export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors" | "errors"> {
   queues: QueuesWire;
   times: TimesWire;
   epoch_times: TimesWire;
@@ -108,11 +110,13 @@ export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch
   cost: SampleCostWire;
   workers: WorkerWire[];
   processors: ProcessorsWire;
+  errors?: ErrorsWire;
 }
 
 export function decodeSnapshot(wire: SnapshotWire): Snapshot {
+  const { errors, ...rest } = wire;
   return {
-    ...wire,
+    ...rest,
     queues: decodeQueues(wire.queues),
     times: decodeTimes(wire.times),
     epoch_times: decodeTimes(wire.epoch_times),
@@ -121,6 +125,7 @@ export function decodeSnapshot(wire: SnapshotWire): Snapshot {
     cost: decodeSampleCost(wire.cost),
     workers: (wire.workers ?? []).map(decodeWorker),
     processors: decodeProcessors(wire.processors),
+    ...(errors && { errors: decodeErrors(errors) }),
   };
 }
 
@@ -501,6 +506,46 @@ export interface Tuned {
   ranks: number;
 }
 
+/** Errors that training met, in dataset, collate_fn, sampler, worker_init_fn, in loading, or in its own loop. */
+export interface Errors {
+  /** How many so far, those included that training caught. */
+  count: number;
+  /** When the last one came. */
+  at: number;
+  /** Type and message of the last one. */
+  text: string;
+  /** As in `ErrorEvent`. */
+  where: string;
+  /** Nobody caught it: the process ends with it, or the `with` block of the loader did. */
+  fatal: boolean;
+}
+
+export type ErrorsWire = [
+  count: number,
+  at: number,
+  text: string,
+  where?: string,
+  fatal?: boolean,
+];
+
+export const ErrorsFields = [
+  "count",
+  "at",
+  "text",
+  "where",
+  "fatal",
+] as const satisfies readonly (keyof Errors)[];
+
+export function decodeErrors(wire: ErrorsWire): Errors {
+  return {
+    count: wire[0],
+    at: wire[1],
+    text: wire[2],
+    where: wire[3] ?? "",
+    fatal: wire[4] ?? false,
+  };
+}
+
 /** Batch spans for the timeline: every batch at low rates, every `stride`-th at high ones. */
 export interface Spans {
   kind: "spans";
@@ -653,6 +698,29 @@ export interface CommandEvent {
   /** From the call to its effect. */
   took_us: number;
   reason: string;
+}
+
+/** An exception that training met, whether or not it caught it. Since 2.2. */
+export interface ErrorEvent {
+  kind: "error";
+  at: number;
+  /** dataset, collate_fn, sampler, worker_init_fn: the user's function that raised. worker: one was lost. loading: anything else in the loader. training: the process ended with an exception of its own. */
+  where: string;
+  /** The exception's type. */
+  type: string;
+  message: string;
+  epoch: number;
+  /** The batch that failed; -1: it is not about a batch. */
+  batch: number;
+  /** The worker in which it was raised; -1: in training itself. */
+  worker: number;
+  /** Index of the sample at which it was raised, or its number in the batch; empty where that is not known. */
+  sample: string;
+  traceback: string;
+  /** Nobody caught it, as in `Errors`. */
+  fatal: boolean;
+  /** Errors like it that were counted and not told since the last one that was. */
+  more: number;
 }
 
 /** What a profile has seen since its part before. Parts add up: `penstock.profiling` puts them together. Since 2.2. */
@@ -907,6 +975,12 @@ export interface LoaderRow {
   refuses: string;
   /** What limits it. Since 2.2. */
   verdict: Verdict;
+  /** Errors that training met. Since 2.2. */
+  errors: number;
+  /** The last one, type and message. Since 2.2. */
+  error: string;
+  /** Which of these fields are not known, of a loader that is only watched: `workers`, `target`, `rates.busy`. Since 2.2. */
+  unknown: string[];
 }
 
 export interface LoaderRowWire extends Omit<LoaderRow, "rates"> {
@@ -1326,8 +1400,8 @@ export function decodeToViewer(wire: ToViewerWire): ToViewer {
 
 export type FromViewer = Subscribe | Ping;
 
-export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePart | TuningEvent | Receipt;
-export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent | ProfilePartWire | TuningEvent | Receipt;
+export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | ProfilePart | TuningEvent | Receipt;
+export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | ProfilePartWire | TuningEvent | Receipt;
 
 /** What this version does not know is passed on as it came: the reader's switch ignores it. */
 export function decodeEvent(wire: EventWire): Event {

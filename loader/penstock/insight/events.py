@@ -9,6 +9,7 @@ from typing import Literal
 from ..protocol import (
     CommandEvent,
     EpochEvent,
+    ErrorEvent,
     Event,
     ProfilePart,
     Receipt,
@@ -21,7 +22,7 @@ from ..protocol import (
 from ..tuning import words as tuning
 from .words import count, micros, plural
 
-Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | TuningEvent | Receipt
+Notable = Stall | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | TuningEvent | Receipt
 MOST = 500
 """Events that are kept."""
 SHORT_STALL = 50_000
@@ -50,8 +51,10 @@ class EventLine:
             return "bad" if event.state in ("rejected", "timed_out") else "good"
         if isinstance(event, Receipt):
             return {"worse": "bad", "better": "good"}.get(event.brought, "plain")  # type: ignore[return-value]
-        bad = (isinstance(event, WorkerEvent) and event.what == "died") or (
-            isinstance(event, EpochEvent) and event.what == "failed"
+        bad = (
+            isinstance(event, ErrorEvent)
+            or (isinstance(event, WorkerEvent) and event.what == "died")
+            or (isinstance(event, EpochEvent) and event.what == "failed")
         )
         return "bad" if bad else "plain"
 
@@ -100,6 +103,8 @@ def describe(event: Notable) -> str:
             return tuning.describe(event)
         case Receipt():
             return event.text
+        case ErrorEvent():
+            return _error(event)
 
 
 def _worker(event: WorkerEvent) -> str:
@@ -109,6 +114,18 @@ def _worker(event: WorkerEvent) -> str:
     how = event.signal or f"exit code {event.exitcode}"
     work = f" at batch {count(event.batch)}" if event.batch >= 0 else ""
     return f"{name} died{work}: {how}{'; its tasks went to others' if event.retried else ''}"
+
+
+def _error(event: ErrorEvent) -> str:
+    place = f" in worker {event.worker}" if event.worker >= 0 else ""
+    batch = f" at batch {count(event.batch)}" if event.batch >= 0 else ""
+    sample = f", sample {event.sample}" if event.sample else ""
+    what = f"{event.type}: {event.message.partition(chr(10))[0]}" if event.message else event.type
+    whose = "The training's own code" if event.where == "training" else event.where.capitalize()
+    if event.where in ("collate_fn", "worker_init_fn"):
+        whose = event.where
+    more = f" (and {count(event.more)} like it before)" if event.more else ""
+    return f"{whose} failed{place}{batch}{sample}: {what}{'; nobody caught it' if event.fatal else ''}{more}"
 
 
 def _epoch(event: EpochEvent) -> str:

@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import replace
 from operator import itemgetter
 
+from msgspec import UNSET
+
 from ..protocol import Config, EpochEvent, Event, Limit, Presence, Rates, Snapshot, Stall, Verdict, WorkerEvent
 from .evidence import SATURATED, Evidence, Stretch, between, crew_of, is_drained
 from .evidence import of_epoch as evidence_of_epoch
@@ -162,6 +164,13 @@ class Judge:
         return self._broken(snapshot) or self._ended(snapshot, presence) or self._running(snapshot)
 
     def _broken(self, snapshot: Snapshot) -> Verdict | None:
+        errors = snapshot.errors
+        if errors is not UNSET and errors.fatal:
+            whose = (
+                "The training's own code raised it" if errors.where == "training" else f"It came out of {errors.where}"
+            )
+            sentence = f"{errors.text}. {whose}, at {done(snapshot)}, and nobody caught it."
+            return Verdict("bad", "Died of an error.", sentence, "The traceback is among the events.", "failure")
         if snapshot.state == "failed":
             reason = self._failure.strip().split("\n", 1)[0] or "The loader gave no reason."
             return Verdict("bad", "Failed.", f"Epoch {snapshot.epoch} ended in an error. {reason}", limit="failure")

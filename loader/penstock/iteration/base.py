@@ -15,10 +15,13 @@ from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..checkpoint import State
+from ..failures import Failure, WorkerLostError
 from ..pinning import choose_mode
 from ..pool.observer import Cause
 from ..sampling import TrackedIterator, resume, track
 from ..seeding import draw_base_seed
+from ..taking import by_signal_handler
+from ..telemetry.errors import of_exception, of_failure
 from ..telemetry.ledger import Counts
 from .datapipes import apply_seed
 
@@ -94,6 +97,9 @@ class EpochIterator(_BaseDataLoaderIter):
         """The thread that iterates; None: not known yet; 0: several do, and take turns."""
         self._inside = False
         self._turns = threading.Lock()
+        self._blame: tuple[Failure | str, int, str] | None = None
+        """Of the error that `next()` is about to raise: what a worker told of it or whose code it was in, the batch,
+        and the sample."""
 
     def open(self, state: State | None) -> None:
         """Begin an epoch, or go on with the one that the state is of."""
@@ -114,6 +120,9 @@ class EpochIterator(_BaseDataLoaderIter):
         start = time.monotonic_ns()
         try:
             iterator: TrackedIterator[Any] = begin(self._index_sampler)
+        except Exception as error:
+            self.ledger.errors.note(of_exception(error, "sampler", epoch=self.ledger.epochs))
+            raise
         finally:
             self.ledger.times.spend(start, time.monotonic_ns(), Cause.SAMPLER)
         return iterator
@@ -148,8 +157,9 @@ class EpochIterator(_BaseDataLoaderIter):
                     data = self._next()
             finally:
                 self.ledger.times.exit(time.monotonic_ns())
-        except BaseException:
+        except BaseException as error:
             self._inside = False
+            self._tell_of(error)
             raise
         # Nothing is called from here on: the batch is counted and given, or neither. What stands here is `_count`, too.
         self.place = self._next_place
@@ -177,10 +187,26 @@ class EpochIterator(_BaseDataLoaderIter):
                 time.sleep(0.001)
             try:
                 data = self._next()
+            except BaseException as error:
+                self._tell_of(error)
+                raise
             finally:
                 self.ledger.times.exit(time.monotonic_ns())
             self._count()
             return data
+
+    def _tell_of(self, error: BaseException) -> None:
+        """`next()` raises. Training may catch it; it is told all the same."""
+        blame, self._blame = self._blame, None
+        if isinstance(error, StopIteration) or not isinstance(error, Exception) or by_signal_handler(error):
+            return
+        culprit, batch, sample = blame or ("loading", self.place.batch, "")
+        if isinstance(culprit, Failure):
+            event = of_failure(culprit, epoch=self.number, batch=batch)
+        else:
+            where = "worker" if isinstance(error, WorkerLostError) else culprit
+            event = of_exception(error, where, epoch=self.number, batch=batch, sample=sample[:256])
+        self.ledger.errors.note(event)
 
     def _due(self, indices: Any, samples: int, nbytes: int, place: Place) -> None:
         """Say what is to be counted when the next batch is given."""

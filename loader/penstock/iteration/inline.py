@@ -103,6 +103,8 @@ class InlineIterator(EpochIterator):
                 raise
             except Exception as error:
                 if not by_signal_handler(error):  # else it is tried again
+                    sample = maker.failed_sample()
+                    self._blame = "dataset" if sample else "collate_fn", batch, sample
                     self._note(index, 0, 0)
                     self._count()
                     self._cause = Cause.STARVATION
@@ -132,6 +134,9 @@ class InlineIterator(EpochIterator):
             times.change(time.monotonic_ns(), Cause.SAMPLER)
         try:
             self._hand.extend(islice(self._indices, 1))
+        except Exception:
+            self._blame = "sampler", self.place.batch, ""
+            raise
         finally:
             if not self._fixed:
                 times.change(time.monotonic_ns(), self._cause)

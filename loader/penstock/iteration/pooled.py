@@ -14,7 +14,7 @@ import torch.multiprocessing
 
 from ..budget import memory_limits
 from ..checkpoint import CANNOT_SAVE, OUT_OF_ORDER, State, shards_for, unsaved
-from ..failures import raise_error
+from ..failures import Failure, raise_error
 from ..fetching import may_save, saves
 from ..pool.conductor import HURRY
 from ..pool.crews.crew import Crew
@@ -275,6 +275,7 @@ class PooledIterator(EpochIterator):
         self._note(epoch, finished)
         failure = finished.failure
         if failure is not None:
+            self._blame = failure if isinstance(failure, Failure) else "worker", self.place.batch, ""
             self._count()
             finished.batch = finished.error = None
             raise_error(failure)
@@ -340,6 +341,7 @@ class PooledIterator(EpochIterator):
 
     def _take_sampler_error(self) -> Any:
         error, self._sampler_error = self._sampler_error, None
+        self._blame = "sampler", self.place.batch, ""
         return error
 
     def _drop_hand(self) -> None:

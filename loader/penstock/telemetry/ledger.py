@@ -16,6 +16,7 @@ from ..digest import Digest
 from ..insight.receipts import Receipts
 from ..insight.recording import Recording, Turn
 from ..protocol import EpochEvent, Event, PinMode, PinStage, SampleCost, WorkerEvent
+from .errors import ErrorLog
 from .spans import SpanRing
 from .times import TimeAccount
 
@@ -77,6 +78,7 @@ class Ledger:
         """What training is still to be told."""
         self.failed = False
         """The last epoch ended with an error of the pool."""
+        self.errors = ErrorLog(self.emit)
         self.spans = SpanRing()
         self.recording = Recording()
         """What replay needs to know of the last batches."""

@@ -61,12 +61,15 @@ class PublishedLoader:
             None,
             None,
             Usage(),
-            state="closed",
+            state="failed" if self._ledger.errors.fatal else "closed",
             length=None if last is None else last.length,
             target=config.num_workers if last is None else last.target,
             pending=None,
             memory_budget=config.memory_budget,
         )
+
+    def died_of(self, error: BaseException) -> None:
+        self._ledger.errors.died_of(error)
 
     def take_events(self) -> list[Event]:
         return self._ledger.take_events()

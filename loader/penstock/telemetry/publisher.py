@@ -48,6 +48,7 @@ from .backoff import Backoff
 from .commands import BadCommand, CommandDesk, decode
 from .complaints import Complaints
 from .connection import Connection, Lost
+from .errors import uncaught
 from .gathering import Gatherer
 from .identity import make_identity
 from .outbox import Answers, Outbox
@@ -432,6 +433,10 @@ def publish(source: Source, monitor: bool | str | None, interval: float = INTERV
 def _finish_all() -> None:
     """The interpreter ends: all together have the time that one has."""
     publishers = list(_active)
+    error = uncaught()
+    for publisher in publishers:
+        if error is not None and not publisher.finishing:
+            publisher._source.died_of(error)
     until = time.monotonic() + EXIT_FLUSH
     for publisher in publishers:
         publisher._finish_within(EXIT_FLUSH)

@@ -79,6 +79,7 @@ def take(
         bad=len(quarantined or ()),
         quarantined=_shown(quarantined or [], published=seq > 0),
         tuned=tuned,
+        errors=ledger.errors.summary or UNSET,
     )
 
 

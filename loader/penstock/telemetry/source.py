@@ -33,6 +33,9 @@ class Source(Protocol):
     def take_events(self) -> list[Event]:
         """What has happened since the last call, oldest first. What did not fit is counted in `Snapshot.dropped`."""
 
+    def died_of(self, error: BaseException) -> None:
+        """The process ends with this exception. Called once, before the last snapshot."""
+
     def apply(self, command: Command, answer: Callable[[Outcome], None]) -> None:
         """Apply a command without waiting. `answer` is called for every step of it, from any thread."""
 

@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from msgspec import UNSET
+
 from ..pool.observer import Cause
 from ..protocol import (
     Command,
@@ -28,6 +30,7 @@ from ..protocol import (
     Worker,
 )
 from ..sizes import look_into
+from .errors import of_exception
 from .ledger import Ledger
 from .watched_epoch import WatchedEpoch
 
@@ -131,6 +134,8 @@ class WatchedSource:
         self._ledger.times.leave(now)
         self._ledger.times.exit(now)
         self._ledger.end_epoch(epoch.number, "failed", epoch.batches, f"{type(error).__name__}: {error}")
+        if isinstance(error, Exception):
+            self._ledger.errors.note(of_exception(error, "loading", epoch=epoch.number, batch=epoch.batches))
 
     def end(self, epoch: WatchedEpoch, what: Literal["ended", "abandoned"]) -> None:
         """An epoch is over."""
@@ -170,6 +175,9 @@ class WatchedSource:
     def config(self) -> Config:
         return self._config
 
+    def died_of(self, error: BaseException) -> None:
+        self._ledger.errors.died_of(error)
+
     def take_events(self) -> list[Event]:
         return self._ledger.take_events()
 
@@ -204,6 +212,7 @@ class WatchedSource:
             dropped=ledger.dropped,
             unknown=unknown,
             processors=inside.processors,
+            errors=ledger.errors.summary or UNSET,
         )
 
     def load(self) -> None:
@@ -213,6 +222,8 @@ class WatchedSource:
         return Inside()
 
     def _state(self) -> LoaderState:
+        if self._ledger.errors.fatal:
+            return "failed"
         if self.gone:
             return "closed"
         if self._ledger.failed:

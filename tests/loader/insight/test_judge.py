@@ -14,7 +14,19 @@ from penstock.insight.judge import Judge
 from penstock.insight.numbers import KINDS, NUMBERS
 from penstock.insight.verdict import LIMITS, STAGES
 from penstock.pool.observer import Cause
-from penstock.protocol import Config, EpochEvent, Limit, Queues, Rates, Snapshot, Stall, Times, Verdict, WorkerEvent
+from penstock.protocol import (
+    Config,
+    EpochEvent,
+    Errors,
+    Limit,
+    Queues,
+    Rates,
+    Snapshot,
+    Stall,
+    Times,
+    Verdict,
+    WorkerEvent,
+)
 
 from tests.loader.insight.flows import Flow
 
@@ -324,3 +336,13 @@ def test_a_budget_with_no_room_for_another_batch_is_the_limit() -> None:
     for snapshot in flow.run(4, starvation=0.6, busy=0.3, queues=full):
         judge.take(replace(snapshot, bytes=snapshot.batches << 20))
     assert judge.verdict().limit == "memory"
+
+
+def test_a_training_that_died_of_an_error_is_never_called_finished() -> None:
+    judge = Judge()
+    fatal = Errors(1, 100.0, "ValueError: the loss is not finite", "training", True)
+    judge.take(Snapshot(1, 100.0, "failed", batch=7, batches=7, errors=fatal))
+    for presence in ("connected", "finished", "lost"):
+        verdict = judge.verdict(presence)
+        assert (verdict.tone, verdict.verdict, verdict.limit) == ("bad", "Died of an error.", "failure")
+        assert "ValueError: the loss is not finite" in verdict.sentence

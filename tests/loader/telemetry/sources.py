@@ -44,6 +44,9 @@ class CountingSource:
         events, self._events = self._events, []
         return events
 
+    def died_of(self, error: BaseException) -> None:
+        pass
+
     def apply(self, command: Command, answer: Callable[[Outcome], None]) -> None:
         self.commands.append(command)
         if self.failing:

@@ -50,6 +50,7 @@ EVENTS: list[Any] = [
     ),
     protocol.TuningEvent(1.0, "try", 4, 2, "training waits", 12.5, 7.0),
     protocol.Receipt(1.0, 2, 4, 9.5, 0.01, 100),
+    protocol.ErrorEvent(1.0, "dataset", "ValueError"),
 ]
 UPWARDS: list[Any] = [
     Hello(protocol.PROTOCOL, Identity("run", "train"), Config(dataset="D")),

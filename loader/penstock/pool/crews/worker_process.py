@@ -124,7 +124,8 @@ class WorkerProcess:
             if recipe.worker_init_fn is not None:
                 recipe.worker_init_fn(birth.worker)
         except Exception as error:
-            self._broken = Failure.capture(error, f"in DataLoader worker process {birth.worker}")
+            where = f"in DataLoader worker process {birth.worker}"
+            self._broken = Failure.capture(error, where, "worker_init_fn", birth.worker)
         if before is None:
             self._bases = seeding.Bases(birth.base_seed, birth.base_seed, birth.base_seed)
         elif birth.worker == 0:
@@ -241,6 +242,7 @@ class WorkerProcess:
         maker.start(batch)
         where = f"in DataLoader worker process {self._birth.worker}"
         encoded: Encoded | None = None
+        samples: Any = None
         state: Any = None
         failure: Failure | None = self._broken
         if failure is None and shard not in self._ended:
@@ -261,9 +263,11 @@ class WorkerProcess:
                     state = self._shards.state(shard)
             except StopIteration as error:
                 if shard < 0:
-                    failure = Failure.capture(error, where)
+                    failure = Failure.capture(error, where, "dataset", self._birth.worker)
             except Exception as error:
-                failure = Failure.capture(error, where + maker.failed_at())
+                stage = "dataset" if samples is None else "collate_fn"
+                sample = maker.failed_sample()
+                failure = Failure.capture(error, where + maker.failed_at(), stage, self._birth.worker, sample)
             if failure is not None and self._shards is not None:
                 with contextlib.suppress(Exception):  # the failure is what counts
                     state = self._shards.state(shard)
