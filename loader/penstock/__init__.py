@@ -15,6 +15,7 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from torch.utils.data import get_worker_info
 
+    from .caching.dataset import cached
     from .collating import default_collate, default_convert
     from .control import Outcome
     from .dataloader import DataLoader
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         SubsetRandomSampler,
         WeightedRandomSampler,
     )
+    from .shared_list import SharedList
     from .telemetry.watching import watch
 
 __version__ = "0.1.0"
@@ -38,6 +40,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Autotune": ".tuning.options",
     "DataLoader": ".dataloader",
+    "SharedList": ".shared_list",
+    "cached": ".caching.dataset",
     "default_collate": ".collating",
     "default_convert": ".collating",
     "BatchSampler": ".sampling",
@@ -66,12 +70,14 @@ __all__ = [
     "RandomSampler",
     "ReadyBatch",
     "SequentialSampler",
+    "SharedList",
     "Snapshot",
     "SubsetRandomSampler",
     "TooManyErrorsError",
     "WeightedRandomSampler",
     "WorkerLostError",
     "batch_memory",
+    "cached",
     "default_collate",
     "default_convert",
     "get_worker_info",

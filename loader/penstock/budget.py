@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 DEFAULT = 512 << 20
@@ -51,3 +52,17 @@ def _number(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):  # no such file, or "max"
         return None
+
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def bytes_of(size: int | str, argument: str) -> int:
+    """Bytes from a number, or from a text such as "8 GB" (powers of 1,000) or "8 GiB" (powers of 1,024)."""
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+        return size
+    told = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?\s*", str(size), re.IGNORECASE)
+    if not isinstance(size, str) or told is None:
+        raise ValueError(f'{argument} should be a number of bytes, or a text such as "8 GB", but is {size!r}')
+    number, unit, binary = told.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _UNITS[unit.upper()])

@@ -24,6 +24,7 @@ from torch.utils.data import IterableDataset
 from . import checkpoint, sampling
 from .arguments import Options, given
 from .budget import memory_limits
+from .caching.dataset import find
 from .control import Gate, Outcome, Ticket, check_profile, check_resume_after, check_workers
 from .digest import Digest
 from .fetching import saves
@@ -525,7 +526,7 @@ class Engine:
     def _take_snapshot(self, seq: int) -> Snapshot:
         if self.publisher is None:  # no epoch has begun
             self._learn_length()
-        iterator = self._current()
+        iterator, cache = self._current(), find(self.loader.dataset)
         pool = iterator.pool if isinstance(iterator, PooledIterator) else None
         return snapshots.take(
             seq,
@@ -540,6 +541,7 @@ class Engine:
             memory_budget=self.options.memory_budget,
             quarantined=[] if self.quarantine is None else self.quarantine.entries,
             tuned=None if self.tuning is None else self.tuning.state(),
+            cache=None if cache is None else cache.usage(),
         )
 
     def load(self) -> Load:

@@ -170,6 +170,26 @@ class Processors(Struct, frozen=True, array_like=True):
     """Processor time of the training process itself, all threads."""
 
 
+class CacheUse(Struct, frozen=True, array_like=True):
+    """The cache that the dataset is (`penstock.cached`). Counts are those of all who have it from this process: its
+    workers, and other loaders of the same dataset. Since 2.2."""
+
+    samples: Count = 0
+    """Samples kept, by all processes that share it."""
+    bytes: Count = 0
+    """Bytes that they take."""
+    budget: Count = 0
+    """Bytes that they may take."""
+    hits: Count = 0
+    """Samples that were read from it."""
+    misses: Count = 0
+    """Samples that had to be made."""
+    saved_us: Count = 0
+    """Time that the samples read took when they were made, less what it took to read them."""
+    failed: Text = ""
+    """Why the training process keeps nothing more, though there is room; empty: nothing is wrong."""
+
+
 class PinStage(Struct, frozen=True, array_like=True):
     """What passed the pin stage since the loader was made."""
 
@@ -309,6 +329,8 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     """None: the tuner is off. Since 2.2."""
     errors: Errors | UnsetType = UNSET
     """Left out where there was none. Since 2.2."""
+    cache: CacheUse | UnsetType | None = UNSET
+    """Left out where the dataset is no cache. Since 2.2."""
 
     def knows(self, name: str) -> bool:
         """Whether a field, named as in `Unknown`, says anything."""

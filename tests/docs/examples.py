@@ -127,6 +127,11 @@ EXAMPLES = {
         "assert train.stats().batches == 2 and batch.num_graphs == 32 and batch.edge_index.shape == (2, 64)",
         package="torch_geometric",
     ),
+    "cached": Example(
+        DATA + "augment = lambda sample: (sample[0] + torch.rand(8), sample[1])",
+        "for _ in range(2):\n    batches = list(train)\n"
+        "assert (train.stats().cache.misses, train.stats().cache.hits) == (1024, 1024)",
+    ),
     "notebook": Example(DATA, "", package="nbclient", loader="train"),
 }
 """By the name in the comment above the block."""

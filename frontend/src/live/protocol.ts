@@ -99,9 +99,11 @@ export interface Snapshot {
   tuned: Tuned | null;
   /** Left out where there was none. Since 2.2. */
   errors?: Errors;
+  /** Left out where the dataset is no cache. Since 2.2. */
+  cache?: CacheUse | null;
 }
 
-export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors" | "errors"> {
+export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors" | "errors" | "cache"> {
   queues: QueuesWire;
   times: TimesWire;
   epoch_times: TimesWire;
@@ -111,10 +113,11 @@ export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch
   workers: WorkerWire[];
   processors: ProcessorsWire;
   errors?: ErrorsWire;
+  cache?: CacheUseWire | null;
 }
 
 export function decodeSnapshot(wire: SnapshotWire): Snapshot {
-  const { errors, ...rest } = wire;
+  const { errors, cache, ...rest } = wire;
   return {
     ...rest,
     queues: decodeQueues(wire.queues),
@@ -126,6 +129,7 @@ export function decodeSnapshot(wire: SnapshotWire): Snapshot {
     workers: (wire.workers ?? []).map(decodeWorker),
     processors: decodeProcessors(wire.processors),
     ...(errors && { errors: decodeErrors(errors) }),
+    ...(cache && { cache: cache && decodeCacheUse(cache) }),
   };
 }
 
@@ -543,6 +547,56 @@ export function decodeErrors(wire: ErrorsWire): Errors {
     text: wire[2],
     where: wire[3] ?? "",
     fatal: wire[4] ?? false,
+  };
+}
+
+/** The cache that the dataset is (`penstock.cached`). Counts are those of all who have it from this process: its workers, and other loaders of the same dataset. Since 2.2. */
+export interface CacheUse {
+  /** Samples kept, by all processes that share it. */
+  samples: number;
+  /** Bytes that they take. */
+  bytes: number;
+  /** Bytes that they may take. */
+  budget: number;
+  /** Samples that were read from it. */
+  hits: number;
+  /** Samples that had to be made. */
+  misses: number;
+  /** Time that the samples read took when they were made, less what it took to read them. */
+  saved_us: number;
+  /** Why the training process keeps nothing more, though there is room; empty: nothing is wrong. */
+  failed: string;
+}
+
+export type CacheUseWire = [
+  samples?: number,
+  bytes?: number,
+  budget?: number,
+  hits?: number,
+  misses?: number,
+  saved_us?: number,
+  failed?: string,
+];
+
+export const CacheUseFields = [
+  "samples",
+  "bytes",
+  "budget",
+  "hits",
+  "misses",
+  "saved_us",
+  "failed",
+] as const satisfies readonly (keyof CacheUse)[];
+
+export function decodeCacheUse(wire: CacheUseWire): CacheUse {
+  return {
+    samples: wire[0] ?? 0,
+    bytes: wire[1] ?? 0,
+    budget: wire[2] ?? 0,
+    hits: wire[3] ?? 0,
+    misses: wire[4] ?? 0,
+    saved_us: wire[5] ?? 0,
+    failed: wire[6] ?? "",
   };
 }
 

@@ -66,6 +66,7 @@ class PublishedLoader:
             target=config.num_workers if last is None else last.target,
             pending=None,
             memory_budget=config.memory_budget,
+            cache=None if last is None else last.cache,
         )
 
     def died_of(self, error: BaseException) -> None:

@@ -9,7 +9,7 @@ from ..insight.occupation import occupation
 from ..insight.shares import of_times
 from ..insight.words import NOTHING as UNKNOWN
 from ..insight.words import micros, percent, size
-from ..protocol import Snapshot, Stats, Times, Worker
+from ..protocol import CacheUse, Snapshot, Stats, Times, Worker
 
 WIDTH = 100
 """Letters in a line of the verdict."""
@@ -41,6 +41,8 @@ def report(snapshot: Snapshot) -> str:
             f"  samples   p50 {micros(s.cost.p50_us)}, p95 {micros(s.cost.p95_us)}, p99 {micros(s.cost.p99_us)}, "
             f"slowest {micros(s.cost.max_us)}{which}"
         )
+    if isinstance(s.cache, CacheUse):
+        lines.append(f"  cache     {_cache(s.cache)}")
     if s.processors.allowed:
         lines.append(f"  runs on   {_processors(s)}")
     if s.recoveries:
@@ -92,6 +94,17 @@ def _shares(times: Times, told_apart: bool) -> str:
     told = [f"{words[name]} {percent(share)}" for name, share in shares.items() if share >= 0.005]
     total = sum(getattr(times, f"{kind.name}_us") for kind in KINDS)
     return ", ".join(told) + f" of {total / 1e6:.1f} s"
+
+
+def _cache(cache: CacheUse) -> str:
+    asked = cache.hits + cache.misses
+    hits = (
+        f"{100 * cache.hits / asked:.0f} % of {asked:,} samples read, {micros(cache.saved_us)} saved"
+        if asked
+        else "unused"
+    )
+    failed = f"; takes no more: {cache.failed}" if cache.failed else ""
+    return f"{hits}; {cache.samples:,} kept in {size(cache.bytes)} of {size(cache.budget)}{failed}"
 
 
 def _processors(snapshot: Snapshot) -> str:

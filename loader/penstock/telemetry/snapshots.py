@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, UnsetType, structs
 
 from ..iteration.inline import InlineIterator
 from ..iteration.pooled import PooledIterator
 from ..pool.conductor import Conductor
 from ..pool.pool import Pool
-from ..protocol import LoaderState, Quarantined, Queues, SampleCost, Snapshot, Stalls, Tuned, Worker
+from ..protocol import CacheUse, LoaderState, Quarantined, Queues, SampleCost, Snapshot, Stalls, Tuned, Worker
 from ..usage import untold
 from .usage import Usage
 
@@ -40,6 +40,7 @@ def take(
     target: int,
     pending: int | None,
     memory_budget: int | None,
+    cache: CacheUse | UnsetType | None,
     quarantined: list[Quarantined] | None = None,
     tuned: Tuned | None = None,
 ) -> Snapshot:
@@ -80,6 +81,7 @@ def take(
         quarantined=_shown(quarantined or [], published=seq > 0),
         tuned=tuned,
         errors=ledger.errors.summary or UNSET,
+        cache=cache or UNSET,
     )
 
 

@@ -1,0 +1,1 @@
+"""Samples that are made once: `penstock.cached`."""
