@@ -127,6 +127,7 @@ class Backend:
         self._busy_at = time.monotonic()
         if entry.presence == "connected":
             entry.presence = "stale"
+        entry.leave()
         self.store.loader(entry.record())
         self.hub.changed(entry)
 

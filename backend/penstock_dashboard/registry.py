@@ -76,6 +76,10 @@ class Entry:
         self.missed = 0
         """Messages that the sequence numbers say we never got."""
         self.judge = Judge(hello.config)
+        self._left: dict[Presence, Verdict] = {}
+        """What is said of it by its presence, since its connection ended; empty: it is being judged."""
+        self._rates_before = Rates()
+        """Its rates over the last 10 s before that."""
         self.load: Load | None = None
         """What it said last of what its batches need: what replay starts from."""
         self.send: Callable[[Command], None] | None = None
@@ -115,6 +119,7 @@ class Entry:
         return None if encoded is None else msgspec.msgpack.decode(encoded, type=Snapshot)
 
     def take(self, snapshot: Snapshot, encoded: bytes) -> None:
+        self._left = {}
         self.rates = self.judge.take(snapshot)
         self.keep(snapshot, encoded)
         self.received = time.time()
@@ -133,10 +138,20 @@ class Entry:
         )
         self._shelf.put(self.owner, self.key, encoded)
 
+    def leave(self) -> None:
+        """Its connection has ended. The judge keeps snapshots as objects, and there may be thousands of loaders that
+        are gone: what would be said of this one is kept instead. Should it come back, it is judged anew.
+        """
+        if not self._left:
+            self._left = {presence: self.judge.verdict(presence) for presence in ("stale", "lost", "finished")}
+            self._rates_before = self.judge.recent()
+            self.judge = Judge(self.hello.config)
+
     def begin(self) -> None:
         """A new incarnation: nothing is known of it yet."""
         self.last_seq = -1
         self.judge = Judge(self.hello.config)
+        self._left = {}
         self.brief = None
         self.load = None
         self.rates = Rates()
@@ -165,7 +180,7 @@ class Entry:
             length=brief.length,
             workers=brief.workers,
             target=brief.target,
-            rates=Rates() if gone else in_brief(self.judge.recent()),
+            rates=Rates() if gone else in_brief(self._rates_before if self._left else self.judge.recent()),
             verdict=self.verdict(),
             errors=0 if brief.errors is None else brief.errors.count,
             error="" if brief.errors is None else brief.errors.text,
@@ -181,7 +196,7 @@ class Entry:
 
     def verdict(self) -> Verdict:
         """What limits it, by all that was heard of it."""
-        return self.judge.verdict(self.presence)
+        return self._left.get(self.presence) or self.judge.verdict(self.presence)
 
     def now(self) -> float:
         """The moment on the loader's own clock, on which its history is laid out."""
@@ -252,6 +267,7 @@ class Registry:
             if record.snapshot and snapshot:
                 entry.judge.take(snapshot)
                 entry.keep(snapshot, record.snapshot)
+                entry.leave()
             entry.seen = record.seen
             gone = record.presence in ("finished", "lost")
             entry.presence = cast(Presence, record.presence) if gone else "stale"  # it has its time to come back

@@ -32,6 +32,7 @@ ROUTES = {
     ("GET", "/api/loaders/scoped:0:train"): "view",
     ("GET", "/api/loaders/scoped:0:train/history"): "view",
     ("GET", "/api/loaders/scoped:0:train/events"): "view",
+    ("GET", "/api/loaders/scoped:0:train/predictions"): "view",
     ("GET", "/api/loaders/scoped:0:train/commands"): "view",
     ("GET", "/api/runs/scoped/commands"): "view",
     ("GET", "/api/commands/none"): "view",

@@ -42,7 +42,7 @@ def test_a_watched_generator(training: Callable[[str], subprocess.Popen[str]], s
     expect(page.get_by_test_id("stage-training")).to_have_text(re.compile(r"\d"))
     expect(page.get_by_text("generator, watched")).to_be_visible()
     expect(page.get_by_role("spinbutton", name="Workers")).to_have_value("")
-    expect(page.get_by_text("only watched (loader.watch)")).to_be_visible()
+    expect(page.get_by_test_id("controls-off")).to_contain_text("only watched (loader.watch)")
     for panel in ("queues", "stalls", "pin", "busy", "memory"):
         readout = page.locator(f"[data-panel='{panel}'] .readout")
         expect(readout).to_contain_text("–")

@@ -272,7 +272,11 @@ class Template:
 
     def close(self) -> None:
         self.control.close()
-        self.process.wait()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:  # a process that a failed test left behind may hold the other end
+            self.process.kill()
+            self.process.wait()
 
 
 class Script:

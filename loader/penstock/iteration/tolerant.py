@@ -46,14 +46,14 @@ class _Tolerant(EpochIterator):
             self._count()
             self.close_epoch("failed", str(error).partition("\n")[0])
             self._too_many = str(error)
-            self._give_up(error)
+            self._give_up()
             raise
 
     def _bad(self) -> list[Bad]:
         """What was bad in the batch in hand."""
         raise NotImplementedError
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self) -> None:
         """There are to be no more batches."""
         raise NotImplementedError
 
@@ -62,7 +62,7 @@ class TolerantInlineIterator(_Tolerant, InlineIterator):
     def _bad(self) -> list[Bad]:
         return self._maker.bad
 
-    def _give_up(self, error: Exception) -> None:  # noqa: ARG002
+    def _give_up(self) -> None:
         self._indices = iter(())
 
 
@@ -80,6 +80,6 @@ class TolerantPooledIterator(_Tolerant, PooledIterator):
         batch = self._hand[0].batch
         return [] if batch is None or not batch.bad else [Bad(*each) for each in batch.bad]
 
-    def _give_up(self, error: Exception) -> None:
-        if self._epoch is not None:
-            self._epoch.fail(error)
+    def _give_up(self) -> None:
+        if self._epoch is not None:  # an error of its own: the one raised leads by its traceback to this iterator
+            self._epoch.fail(TooManyErrorsError(self._too_many))

@@ -149,7 +149,8 @@ def test_without_being_asked_only_the_slowest_one_is_kept(workers: int) -> None:
 def test_they_are_those_of_one_epoch(persistent: bool) -> None:
     dataset = Waits(milliseconds(1))
     made = DataLoader(
-        dataset, batch_size=4, sampler=range(32), num_workers=2, persistent_workers=persistent, record_samples=3
+        dataset, batch_size=4, sampler=range(32), num_workers=2, persistent_workers=persistent, record_samples=3,
+        refresh="never",
     )  # fmt: skip
     list(made)
     assert {index for index, _ in made.stats().slowest} == {"5", "17", "30"}
