@@ -146,6 +146,7 @@ class Entry:
             self._left = {presence: self.judge.verdict(presence) for presence in ("stale", "lost", "finished")}
             self._rates_before = self.judge.recent()
             self.judge = Judge(self.hello.config)
+            self.load = None
 
     def begin(self) -> None:
         """A new incarnation: nothing is known of it yet."""
