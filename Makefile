@@ -61,11 +61,11 @@ $(READY): pyproject.toml constraints.txt $(FRONTEND)
 	@$(PIP) -e '.[test]' 2>$(VENV)/pip.log || { cat $(VENV)/pip.log >&2; exit 1; }
 	@touch $@
 
-# Lightning, Hugging Face's, PyG, MONAI, webdataset and Jupyter, for tests only: the demo need not wait for them.
+# Lightning, Hugging Face's, PyG, MONAI, webdataset, Jupyter and Ray, for tests only: the demo need not wait for them.
 $(ADOPTED): $(READY)
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["adopt"], sep="\n")' > $(VENV)/adopt.txt
+	@$(BIN)/python -c 'import tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*e["adopt"], *e["ray"], sep="\n")' > $(VENV)/adopt.txt
 	@$(PIP) -r $(VENV)/adopt.txt 2>$(VENV)/pip.log || cat $(VENV)/pip.log >&2
-	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(None in map(u.find_spec, ["lightning", "transformers", "datasets", "torch_geometric", "monai", "torchdata", "nbclient", "ipykernel", "webdataset"]))' \
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(None in map(u.find_spec, ["lightning", "transformers", "datasets", "torch_geometric", "monai", "torchdata", "nbclient", "ipykernel", "webdataset", "ray"]))' \
 		&& touch $@ || echo "not all of them could be installed: tests that need them are skipped"
 
 clean:

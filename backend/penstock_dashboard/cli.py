@@ -15,10 +15,12 @@ COMMANDS = {
     "run": "penstock.adoption.command",
     "dashboard": "penstock_dashboard.dashboard",
     "open": "penstock_dashboard.terminal.opening",
+    "agent": "penstock.agent.command",
     "demo": "penstock.demo.command",
     "tokens": "penstock_dashboard.token_command",
     "top": "penstock_dashboard.terminal.top",
     "status": "penstock_dashboard.terminal.status",
+    "report": "penstock_dashboard.terminal.reporting",
     **dict.fromkeys(ORDERS, "penstock_dashboard.terminal.orders"),
 }
 """Command → module with `add_parser(subparsers)`, which sets `run` to a function of the parsed arguments."""

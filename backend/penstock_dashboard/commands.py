@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
+from penstock.insight.commands import told
 from penstock.protocol import (
     MAX_WORKERS,
     ORDERS,
@@ -141,6 +142,7 @@ class CommandBook:
             before=entry.brief.workers if entry.brief is not None else 0,
             **msgspec.structs.asdict(order),
         )
+        record = told(record)
         for other in list(self._open.get(entry.id, {}).values()):
             if other.record.state == "accepted" and other.record.order.concern == order.concern != "":
                 self._move(other, "superseded", reason=f"a newer command came: {record.id}")
@@ -213,7 +215,7 @@ class CommandBook:
     ) -> None:
         now = time.time()
         before = command.record
-        command.record = msgspec.structs.replace(
+        moved = msgspec.structs.replace(
             before,
             state=state,
             transitions=[*before.transitions, Transition(state, now)],
@@ -222,6 +224,7 @@ class CommandBook:
             reason=reason,
             took_us=max(0, int((now - before.transitions[0].at) * 1e6)),
         )
+        command.record = told(moved)
         command.deadline = self._deadline(state)
         command.stored = msgspec.structs.replace(command.stored, record=msgspec.json.encode(command.record))
         if state in FINAL:

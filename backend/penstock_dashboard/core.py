@@ -7,14 +7,16 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
-from penstock.protocol import Session
+from penstock.protocol import Alerts, Session
 
+from .alerts.lookout import Lookout
 from .commands import CommandBook
 from .hub import Connection, Hub
-from .ingest import POLICY, TOKEN_GONE, Publishers
+from .ingest import POLICY, TOKEN_GONE, Publisher, Publishers
+from .pacing import LINGER, Pacing
 from .refusals import Refusals, Refused
 from .registry import Entry, Registry
 from .security.tokens import Token
@@ -24,6 +26,8 @@ from .store.records import read_commands
 
 log = logging.getLogger("penstock")
 
+SLOW_ACKS = 5
+"""Acknowledgements to loaders at a slow pace are so many times rarer: they would cost as much as the messages."""
 IDEMPOTENCY_KEPT = 86400.0
 """Seconds for which an Idempotency-Key is remembered across restarts."""
 
@@ -38,6 +42,20 @@ class Counters(msgspec.Struct):
     repeated: int = 0
     """Messages that had come before, after a lost connection."""
     refused_connections: int = 0
+
+
+class LoopLoad:
+    """How busy the thread of the event loop is."""
+
+    def __init__(self) -> None:
+        self._used, self._at = time.thread_time(), time.monotonic()
+
+    def share(self) -> float:
+        """Share of the time since the last call, 0 to 1, in which the calling thread was on a processor."""
+        used, at = time.thread_time(), time.monotonic()
+        share = (used - self._used) / max(at - self._at, 1e-6)
+        self._used, self._at = used, at
+        return min(1.0, max(0.0, share))
 
 
 class Present:
@@ -80,7 +98,10 @@ class Backend:
         self.registry.most_per_token = min(self.registry.most_per_token, self.store.most_loaders)
         self.hub = Hub(self.registry, settings.limits)
         self.publishers = Publishers(settings.limits)
+        self.pacing = Pacing()
+        self.load = LoopLoad()
         self.commands = CommandBook(settings.limits, settings.timing, self.store.command, self.hub.command)
+        self.lookout = Lookout(settings, self.registry, self._tell_alerts)
         self.viewers: dict[Connection, Token] = {}
         self.on_idle: Callable[[], None] = lambda: None
         """Called once when nobody has been connected for as long as the settings say."""
@@ -100,13 +121,16 @@ class Backend:
         self.commands.restore(stored[::-1])
         self._clockwork = [
             asyncio.create_task(self._every(lambda: 0.5, self._sweep)),
-            asyncio.create_task(self._every(lambda: self.settings.timing.acknowledge, self.publishers.acknowledge)),
+            asyncio.create_task(self._every(lambda: self.settings.timing.acknowledge, self._acknowledge)),
+            asyncio.create_task(self._every(lambda: 1.0, self._set_pace)),
             asyncio.create_task(self._every(self._overview_interval, self.hub.tick)),
+            asyncio.create_task(self._every(lambda: 0.5, self.lookout.look)),
         ]
 
     async def stop(self) -> None:
         for task in self._clockwork:
             task.cancel()
+        await asyncio.to_thread(self.lookout.stop)
         for entry in self.registry:
             if entry.connected:
                 self.store.loader(entry.record())
@@ -117,8 +141,7 @@ class Backend:
 
     def connected(self, entry: Entry) -> None:
         entry.presence = "connected"
-        entry.heard = time.monotonic()
-        entry.seen = time.time()
+        entry.hear(self.settings.timing.stale_intervals)
         self.store.loader(entry.record())
         self.hub.changed(entry)
         self.commands.deliver(entry, anew=True)
@@ -156,8 +179,35 @@ class Backend:
         if self.refusals.tell():
             self._warn()
 
+    # ------------------------------------------------------------------------------------------------- pace
+
+    def pace_of(self, entry: Entry) -> float:
+        """Seconds between two snapshots that are wanted of a loader now."""
+        now = time.monotonic()
+        if self.hub.is_watched(entry.id):
+            entry.watched = now
+        since = now - entry.watched
+        entry.judge.watched = since < LINGER
+        return self.pacing.interval(since)
+
+    def set_paces(self, loaders: Iterable[str]) -> None:
+        """Somebody looks at these loaders now."""
+        for identifier in loaders:
+            entry = self.registry.get(identifier)
+            if entry is not None and isinstance(entry.speaker, Publisher):
+                entry.speaker.pace(self.pace_of(entry))
+
+    def _set_pace(self) -> None:
+        self.pacing.note(self.load.share())
+        for publisher in self.publishers:
+            if publisher.entry is not None:
+                publisher.pace(self.pace_of(publisher.entry))
+
     # -----------------------------------------------------------------------------------------------
     # clockwork
+
+    def _acknowledge(self) -> None:
+        self.publishers.acknowledge(SLOW_ACKS * self.settings.timing.acknowledge)
 
     async def _every(self, interval: Callable[[], float], work: Callable[[], None]) -> None:
         while True:
@@ -203,6 +253,11 @@ class Backend:
     def _forgotten(self, entry: Entry) -> None:
         self.store.forget(entry.key)
         self.hub.removed(entry)
+        self.lookout.forget(entry)
+
+    def _tell_alerts(self, alerts: Alerts) -> None:
+        for connection in self.viewers:
+            connection.tell(alerts)
 
     def _warn(self) -> None:
         for connection, token in self.viewers.items():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import gc
 import logging
 import math
 import os
 import re
 import resource
+import shlex
+import shutil
 import socket
 import sys
 import time
@@ -20,6 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 from penstock import discovery
 
+from .alerts.rules import RULES, Rules
 from .app import create_app
 from .core import Backend
 from .ports import PortTaken, listen
@@ -27,7 +31,7 @@ from .security.hosts import is_loopback
 from .security.links import Links, fragment
 from .security.tokens import Keyring, UnusableTokenFile
 from .server import make_server
-from .settings import DAY, HOUR, MINUTE, Retention, Settings
+from .settings import DAY, HOUR, MINUTE, AlertSettings, Retention, Settings
 from .store.space import MIN_SIZE
 from .token_command import default_token_file
 
@@ -78,6 +82,29 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="SECONDS",
         help="end after so long without anybody",
     )
+    add(
+        "--alerts",
+        type=_rules,
+        default=Rules(),
+        metavar="RULE[=TIME],…",
+        help=f"what to alert of: {', '.join(RULES)} (default: all, data-bound=5m, stalled=1m, memory=10m), or none",
+    )
+    add(
+        "--alert-webhook",
+        action="append",
+        default=[],
+        type=_webhook,
+        metavar="URL",
+        help="post every alert there as JSON; repeatable",
+    )
+    add(
+        "--alert-command",
+        action="append",
+        default=[],
+        type=_command,
+        metavar="COMMAND",
+        help="run this for every alert, with the alert as JSON on its standard input; repeatable",
+    )
     add("--no-discovery", action="store_true", help="do not tell local loaders about this dashboard")
     add("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     parser.set_defaults(run=run)
@@ -111,7 +138,17 @@ def run(arguments: argparse.Namespace) -> int:
             listener = held.enter_context(listen(settings.host, settings.port))
         except (PortTaken, UnusableTokenFile, OSError) as error:
             return _fail(f"{error}" + ("; --port 0 picks a free one" if isinstance(error, PortTaken) else ""))
+        _spare_the_collector()
         return _serve(settings, keyring, listener)
+
+
+def _spare_the_collector() -> None:
+    """Thousands of loaders are very many objects, of which hardly one is ever part of a cycle: look for these rarely,
+    and not among what was there from the start.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _keyring(settings: Settings) -> tuple[Settings, Keyring]:
@@ -161,6 +198,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
         announce=not arguments.no_discovery,
         log_level=arguments.log_level,
         retention=retention,
+        alerts=AlertSettings(arguments.alerts, tuple(arguments.alert_webhook), tuple(arguments.alert_command)),
     )
 
 
@@ -285,6 +323,42 @@ def _url(text: str) -> str:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise argparse.ArgumentTypeError(f"“{text}” is not an address such as https://example.org/penstock")
     return text
+
+
+def _webhook(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"“{text}” is not an address such as https://example.org/hook")
+    return text
+
+
+def _command(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"“{text}” cannot be read: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise argparse.ArgumentTypeError(f"there is no command “{words[0] if words else ''}”")
+    return text
+
+
+def _rules(text: str) -> Rules:
+    """Which rules hold, and from when on: `data-bound=10m,lost`."""
+    if text == "none":
+        return Rules(on=frozenset())
+    named: dict[str, float] = {}
+    on = []
+    for part in text.split(","):
+        name, equals, time_given = part.strip().partition("=")
+        rule = next((rule for rule in RULES if rule == name), None)
+        if rule is None:
+            raise argparse.ArgumentTypeError(f"“{name}” is none of {', '.join(RULES)}")
+        on.append(rule)
+        if equals:
+            if name not in ("data-bound", "stalled", "memory"):
+                raise argparse.ArgumentTypeError(f"“{name}” holds at once: it takes no time")
+            named[name.replace("-", "_")] = _duration(time_given)
+    return Rules(on=frozenset(on), **named)
 
 
 def _fail(reason: str) -> int:

@@ -11,7 +11,21 @@ import re
 from typing import get_args
 
 import msgspec
-from penstock.protocol import PROTOCOL, Event, Events, Goodbye, Hello, Identity, Load, Outcome, Snapshot, ToBackend
+from msgspec import UNSET
+from msgspec.structs import astuple
+from penstock.protocol import (
+    PROTOCOL,
+    Between,
+    Event,
+    Events,
+    Goodbye,
+    Hello,
+    Identity,
+    Load,
+    Outcome,
+    Snapshot,
+    ToBackend,
+)
 
 _messages: msgspec.msgpack.Decoder[ToBackend] = msgspec.msgpack.Decoder(ToBackend)
 _event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
@@ -54,6 +68,9 @@ def decode(data: bytes, minor: int = PROTOCOL[1]) -> ToBackend | None:
         return _second_look(data, minor, error)
     if isinstance(message, Hello):
         _check_hello(message)
+    elif isinstance(message, Snapshot):
+        if message.between is not UNSET and not all(map(math.isfinite, _extremes(message.between))):
+            raise BadMessage("snapshot: every number in between must be finite")
     elif isinstance(message, Load):
         _check_load(message)
     return message
@@ -99,6 +116,10 @@ def _check_hello(hello: Hello) -> None:
         raise BadMessage(f"hello: at most {MOST_VERSIONS} versions, with names of at most 64 characters")
     if not math.isfinite(hello.config.timeout):
         raise BadMessage("hello: config.timeout must be a finite number")
+
+
+def _extremes(between: Between) -> tuple[float, ...]:
+    return (*astuple(between.low), *astuple(between.high))
 
 
 def _check_load(load: Load) -> None:

@@ -1,4 +1,4 @@
-"""History and events as tables for spreadsheets."""
+"""History, events and bad samples as tables for spreadsheets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import csv
 import io
 from collections.abc import Iterable
 
+from msgspec.json import decode, encode
+from msgspec.structs import replace
 from penstock.insight.rates import FIELDS
-from penstock.protocol import History
+from penstock.protocol import History, ProfilePart, Quarantined, Spans
 
+from .named import to_named
 from .store import EventRecord
+from .viewer import LiveEvent, in_words
 
 CSV = "text/csv; charset=utf-8"
+ARRAYS: dict[str, type[Spans | ProfilePart]] = {"spans": Spans, "profile": ProfilePart}
+"""Kinds of events that are stored with arrays in them."""
 
 
 def history_csv(history: History) -> bytes:
@@ -30,8 +36,26 @@ def history_csv(history: History) -> bytes:
 
 def events_csv(records: list[EventRecord]) -> bytes:
     return _table(
-        ["id", "loader", "received", "kind", "event"],
-        ([r.id, _safe(r.loader), r.at, r.kind, r.body.decode()] for r in records),
+        ["id", "loader", "received", "kind", "text", "event"],
+        ([r.id, _safe(r.loader), r.at, r.kind, _safe(in_words(r).text), _named(r).decode()] for r in records),
+    )
+
+
+def events_json(records: list[EventRecord]) -> bytes:
+    """A list of `StoredEvent`, with names for everything."""
+    return b"[" + b",".join(LiveEvent(replace(record, body=_named(record))).encoded for record in records) + b"]"
+
+
+def _named(record: EventRecord) -> bytes:
+    """An event as it is sent over HTTP: those that hold arrays have names instead."""
+    kind = ARRAYS.get(record.kind)
+    return record.body if kind is None else encode(to_named(decode(record.body, type=kind)))
+
+
+def quarantine_csv(samples: list[Quarantined]) -> bytes:
+    return _table(
+        ["index", "where", "error", "times", "epoch", "batch"],
+        ([_safe(s.index), s.where, _safe(s.error), s.times, s.epoch, s.batch] for s in samples),
     )
 
 

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from msgspec.json import encode
-from penstock.protocol import CommandChanged, CommandRecord, Detail, Gone, Overview, Pong, Session, Snapshot
+from penstock.insight.runs import Member, member, summary
+from penstock.protocol import Alerts, CommandChanged, CommandRecord, Detail, Gone, Overview, Pong, Session, Snapshot
 
 from .encoded import Encoded
 from .registry import Entry, Registry
@@ -24,7 +25,7 @@ from .viewer import LiveEvent, Viewer
 MOST_BLOBS = 4
 """Viewers that keep up have seen the same tick; for each of the others the overview may be made anew."""
 
-_OVERVIEW = encode(Overview([]))[: -len(b'],"removed":[],"complete":false}')]
+_OVERVIEW = encode(Overview([]))[: -len(b'],"removed":[],"complete":false,"runs":[]}')]
 
 
 class Connection:
@@ -44,7 +45,7 @@ class Connection:
         if self._seat is not None:
             self._seat.close_within(CLOSING)
 
-    def tell(self, message: Session | Pong | Gone) -> None:
+    def tell(self, message: Session | Pong | Gone | Alerts) -> None:
         """What is of interest only as it stands: of each kind, and of each loader that has gone, the latest."""
         about = message.loader if isinstance(message, Gone) else type(message).__name__
         self.viewer.tell(about, encode(message).decode())
@@ -64,6 +65,10 @@ class Hub:
         self._tick = 0
         self._rows: dict[str, tuple[int, bytes]] = {}
         """Loader → tick of its last change, its row encoded."""
+        self._by_run: dict[str, dict[str, Member]] = {}
+        """Run → loader → what is said of the run as a whole needs to know of it."""
+        self._runs: dict[str, tuple[int, bytes]] = {}
+        """Run of several loaders → tick of its last change, its summary encoded."""
         self._changed: set[str] = set()
         self._removed: deque[tuple[int, str]] = deque(maxlen=1000)
         self._blobs: dict[int, str] = {}
@@ -84,6 +89,10 @@ class Hub:
     def follow(self, connection: Connection, loaders: Iterable[str]) -> None:
         self._watch(connection, loaders)
 
+    def is_watched(self, loader: str) -> bool:
+        """Whether somebody looks at this loader itself, not only at the overview."""
+        return loader in self._watchers
+
     # ------------------------------------------------------------------------------------- from the loaders
 
     def snapshot(self, entry: Entry, snapshot: Snapshot) -> None:
@@ -97,6 +106,8 @@ class Hub:
             for connection in watchers:
                 connection.viewer.frame(entry.id)
                 connection.bell.set()
+        else:
+            entry.unwatched()
 
     def changed(self, entry: Entry) -> None:
         """A loader's configuration or presence has changed."""
@@ -130,6 +141,11 @@ class Hub:
         self._encoded.drop(f"frame {entry.id}")
         if self._rows.pop(entry.id, None) is not None:
             self._removed.append((self._tick + 1, entry.id))
+            rows = self._by_run.get(entry.run, {})
+            rows.pop(entry.id, None)
+            if not rows:
+                self._by_run.pop(entry.run, None)
+                self._runs.pop(entry.run, None)
         for connection in self._watchers.get(entry.id, ()):
             connection.tell(Gone(entry.id))
 
@@ -192,10 +208,18 @@ class Hub:
         if not fresh and not removed and self._tick:
             return
         self._tick += 1
+        runs: set[str] = set()
         for identifier in fresh:
             entry = self._registry.get(identifier)
             if entry is not None:
-                self._rows[identifier] = (self._tick, encode(entry.row()))
+                row = entry.row()
+                self._rows[identifier] = (self._tick, encode(row))
+                self._by_run.setdefault(entry.run, {})[identifier] = member(row)
+                runs.add(entry.run)
+        for run in runs:
+            members = self._by_run[run]
+            if len(members) > 1:
+                self._runs[run] = (self._tick, encode(summary(run, members.values())))
         self._changed = set()
         self._blobs = {}
 
@@ -206,7 +230,12 @@ class Hub:
         if complete:
             rows = [row for _, row in self._rows.values()]
         removed = [name for tick, name in self._removed if tick > seen and name not in self._rows]
-        tail = b'],"removed":%s,"complete":%s}' % (encode([] if complete else removed), encode(complete))
+        runs = b",".join(told for tick, told in self._runs.values() if complete or tick > seen)
+        tail = b'],"removed":%s,"complete":%s,"runs":[%s]}' % (
+            encode([] if complete else removed),
+            encode(complete),
+            runs,
+        )
         return (_OVERVIEW + b",".join(rows) + tail).decode()
 
     def _watch(self, connection: Connection, loaders: Iterable[str]) -> None:

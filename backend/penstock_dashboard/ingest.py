@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import UNSET
 from penstock.protocol import (
     PROTOCOL,
     Ack,
@@ -24,6 +25,7 @@ from penstock.protocol import (
     Hello,
     Load,
     Outcome,
+    Pace,
     Refused,
     Snapshot,
     ToBackend,
@@ -34,6 +36,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from .decoding import BadMessage, decode
 from .disconnects import is_disconnect
+from .pacing import UNWATCHED
 from .registry import Entry, Full, Refusal
 from .seats import CLOSING, seat_of
 from .security.buckets import Buckets, TokenBucket
@@ -48,8 +51,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.ingest")
 
 TOKEN_GONE = "the token was taken away"
-POLICY, REPLACED, TRY_LATER = 1008, 4409, 1013
+POLICY, REPLACED, TRY_LATER, INTERNAL = 1008, 4409, 1013, 1011
 """Close codes."""
+PACED = 3
+"""Minor version of the protocol from which on loaders can be told how often to publish."""
 
 
 class Publisher:
@@ -63,6 +68,7 @@ class Publisher:
         self._backend = backend
         self._socket = socket
         self._acked = -1
+        self._acked_at = 0.0
         self._said_goodbye = False
         self._bad = 0
         self._minor = PROTOCOL[1]
@@ -75,6 +81,10 @@ class Publisher:
         self._token_bytes = backend.publishers.bytes_of(token.name)
         self._seat = seat_of(socket.scope)
         self._owner = 0
+        self._waiting = False
+        """Whether the next message is waited for, and may be delivered at once."""
+        self._delay = 0.0
+        """Seconds that the message which comes next must wait; it was counted already."""
 
     async def serve(self) -> None:
         sender = asyncio.create_task(self._send())
@@ -94,9 +104,20 @@ class Publisher:
         self._outbox.append(msgspec.msgpack.encode(message.flat() if isinstance(message, Command) else message))
         self._bell.set()
 
-    def acknowledge(self) -> None:
-        """Tell the loader what is stored."""
+    def pace(self, interval: float) -> None:
+        """Tell the loader how often to publish, if it understands that and does not know it."""
+        entry = self.entry
+        if entry is not None and self._minor >= PACED and entry.pace != interval:
+            entry.pace = interval
+            self.send(Pace(round(interval * 1e6)))
+
+    def acknowledge(self, least: float = 0.0) -> None:
+        """Tell the loader what is stored; one that publishes at a slow pace, so many seconds after the last time."""
         if self.stored > self._acked:
+            now = time.monotonic()
+            if self.entry is not None and self.entry.pace >= UNWATCHED and now < self._acked_at + least:
+                return
+            self._acked_at = now
             self._acked = self.stored
             self.send(Ack(self.stored))
 
@@ -137,19 +158,43 @@ class Publisher:
         if not self._greet(first):
             await asyncio.sleep(1.0)  # until the sender has closed the connection
             return
+        if self._seat is not None:
+            self._seat.deliver = self._deliver
         while True:
+            self._waiting = True
             data = await self._next()
-            if not await self._may_take(len(data)):
+            counted, self._waiting = not self._waiting, False
+            if not counted:
+                self._delay = self._count(len(data))
+            if not await self._may_take():
                 return
             self._take(data)
 
-    async def _may_take(self, size: int) -> bool:
-        """Wait until a message of so many bytes is within the limits and there is room for it. Meanwhile nothing is
-        read: the loader feels it, and nothing is acknowledged. False: that took too long, and it is told to go.
+    def _deliver(self, data: bytes) -> bool:
+        """Take a message while it is being read, without a task in between. False: it must wait."""
+        if not self._waiting or self._closing is not None:
+            return False
+        self._delay = self._count(len(data))
+        if self._delay or not self._backend.store.has_room(self._owner):
+            self._waiting = False
+            return False
+        try:
+            self._take(data)
+        except Exception:
+            log.exception("a loader's message could not be dealt with")
+            self.close(INTERNAL, "an error in the dashboard; its log says more")
+        return True
+
+    def _count(self, size: int) -> float:
+        """Seconds for which a message of so many bytes must wait to be within the limits."""
+        return max(self._messages.owe(), self._bytes.owe(size), self._token_bytes.owe(size))
+
+    async def _may_take(self) -> bool:
+        """Wait until the message that came is within the limits and there is room for it. Meanwhile nothing is read:
+        the loader feels it, and nothing is acknowledged. False: that took too long, and it is told to go.
         """
-        delay = max(self._messages.owe(), self._bytes.owe(size), self._token_bytes.owe(size))
-        if delay:
-            await asyncio.sleep(delay)
+        if self._delay:
+            await asyncio.sleep(self._delay)
         store = self._backend.store
         if store.has_room(self._owner):
             return True
@@ -192,7 +237,8 @@ class Publisher:
         self.entry = entry
         self.stored = entry.last_seq
         self._backend.publishers.arrived(self, entry)
-        self.send(Welcome(PROTOCOL, entry.id, entry.last_seq, time.time()))
+        entry.pace = self._backend.pace_of(entry) if self._minor >= PACED else 0.0
+        self.send(Welcome(PROTOCOL, entry.id, entry.last_seq, time.time(), round(entry.pace * 1e6)))
         self._backend.connected(entry)
         return True
 
@@ -229,8 +275,7 @@ class Publisher:
         entry = self.entry
         if message is None or entry is None or entry.speaker is not self:
             return
-        entry.heard = time.monotonic()
-        entry.seen = time.time()
+        entry.hear(self._backend.settings.timing.stale_intervals)
         if isinstance(message, Outcome):
             self._backend.commands.outcome(entry, message)
         elif isinstance(message, Load):
@@ -256,7 +301,8 @@ class Publisher:
         assert isinstance(data, bytes), "text is not decoded"
         entry.take(snapshot, data)
         mark = Mark(entry.hello.identity.incarnation, snapshot.seq)
-        self._backend.store.sample(entry.key, entry.owner, Sample(snapshot.at, pack(entry.rates)), mark)
+        packed = pack(entry.rates, None if snapshot.between is UNSET else snapshot.between)
+        self._backend.store.sample(entry.key, entry.owner, Sample(snapshot.at, packed), mark)
         if entry.presence != "connected":
             entry.presence = "connected"
             self._backend.hub.changed(entry)
@@ -320,9 +366,9 @@ class Publishers:
             if (publisher := self._by_key.get(key)) is not None:
                 publisher.committed(mark)
 
-    def acknowledge(self) -> None:
+    def acknowledge(self, least: float) -> None:
         for publisher in self._by_key.values():
-            publisher.acknowledge()
+            publisher.acknowledge(least)
 
 
 def written_out(event: Event) -> tuple[str, bytes]:

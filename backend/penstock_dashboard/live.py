@@ -44,6 +44,7 @@ class Live:
     async def serve(self) -> None:
         self._backend.viewers[self._connection] = self._token
         self._connection.tell(self._backend.session(self._token))
+        self._connection.tell(self._backend.lookout.told)
         tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -103,6 +104,7 @@ class Live:
         past = viewer.subscribe(Subscribe(wanted.overview, loaders, after), backend.hub.newest_event)
         # Also those that are not known: when such a loader comes, its viewers hear of it.
         backend.hub.follow(connection, loaders)
+        backend.set_paces(loaders)
         for loader in loaders:
             entry = backend.registry.get(loader)
             if entry is None:

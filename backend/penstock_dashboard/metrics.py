@@ -28,18 +28,19 @@ QUEUES = ("index", "in_flight", "reorder", "pin", "data")
 PHASES = ("fetch", "collate", "send", "idle")
 
 
-def expose(backend: Backend, entries: list[Entry], limits: dict[str, Limit]) -> bytes:
-    """The text of a scrape. Snapshots are immutable, so this may run in another thread; `limits`, by loader, are what
-    was judged before.
+def expose(backend: Backend, entries: list[Entry], limits: dict[str, Limit], workers: bool) -> bytes:
+    """The text of a scrape, with a series for every worker if that is asked for: there may be a hundred thousand.
+    Snapshots are immutable, so this may run in another thread; `limits`, by loader, are what was judged before.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(backend, entries, limits))
+    registry.register(_Collector(backend, entries, limits, workers))
     return generate_latest(registry)
 
 
 class _Collector(Collector):
-    def __init__(self, backend: Backend, entries: list[Entry], limits: dict[str, Limit]) -> None:
+    def __init__(self, backend: Backend, entries: list[Entry], limits: dict[str, Limit], workers: bool) -> None:
         self._backend = backend
+        self._every_worker = workers
         self._limits = limits
         self._entries = [entry for entry in entries if entry.presence in ("connected", "stale")]
         self._known = len(entries)
@@ -47,7 +48,8 @@ class _Collector(Collector):
     def collect(self) -> Iterable[Metric]:
         yield from self._own()
         yield from self._loaders()
-        yield from self._workers()
+        if self._every_worker:
+            yield from self._workers()
 
     def describe(self) -> Iterable[Metric]:
         return []

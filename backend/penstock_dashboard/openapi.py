@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .named import named, to_named
 from .problems import MEDIA_TYPE, ProblemDetails
 from .settings import VERSION
 
@@ -41,7 +42,7 @@ REASONS = {
 
 def schema_of(model: Any) -> dict[str, Any]:
     """A reference to a struct, or to a list of structs."""
-    (schema,), _ = msgspec.json.schema_components([model], ref_template=_REF)
+    (schema,), _ = msgspec.json.schema_components([named(model)], ref_template=_REF)
     return schema
 
 
@@ -57,7 +58,7 @@ def returns(
     """What a route answers: a struct, and the problems it may have besides those that any route has."""
     media: dict[str, Any] = {"schema": schema_of(model)}
     if example is not None:
-        media["example"] = msgspec.to_builtins(example)
+        media["example"] = msgspec.to_builtins(to_named(example))
     content = {"application/json": media}
     if csv:
         content["text/csv"] = {"schema": {"type": "string"}}
@@ -101,7 +102,9 @@ def install(app: FastAPI, models: list[Any], cookie: str) -> None:
             described = get_openapi(
                 title="Penstock", version=VERSION, description=DESCRIPTION.strip(), routes=app.routes
             )
-            _, components = msgspec.json.schema_components([*models, ProblemDetails], ref_template=_REF)
+            _, components = msgspec.json.schema_components(
+                [named(model) for model in (*models, ProblemDetails)], ref_template=_REF
+            )
             parts = described.setdefault("components", {})
             parts.setdefault("schemas", {}).update(components)
             parts["securitySchemes"] = {

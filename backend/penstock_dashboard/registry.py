@@ -12,8 +12,12 @@ from typing import cast
 import msgspec
 from msgspec import UNSET
 from penstock.insight.judge import Judge
+from penstock.insight.line import WithoutLine
 from penstock.insight.numbers import alive
+from penstock.insight.offer import Offers
 from penstock.insight.rates import brief as in_brief
+from penstock.insight.shares import of_rates, waiting
+from penstock.insight.workers import WorkerMeter
 from penstock.protocol import (
     Command,
     Errors,
@@ -24,6 +28,7 @@ from penstock.protocol import (
     LoaderDetail,
     LoaderRow,
     LoaderState,
+    Pace,
     Presence,
     Rates,
     Snapshot,
@@ -51,8 +56,12 @@ class Brief(msgspec.Struct, frozen=True):
     """Workers alive."""
     target: int
     errors: Errors | None = None
+    quarantined: int = 0
+    """Samples set aside."""
     unknown: list[str] = []
     """What the row cannot say."""
+    hang_us: int = 0
+    """How long training has waited for one batch, if that is unusually long."""
 
 
 class Entry:
@@ -79,10 +88,22 @@ class Entry:
         self._left: dict[Presence, Verdict] = {}
         """What is said of it by its presence, since its connection ended; empty: it is being judged."""
         self._rates_before = Rates()
-        """Its rates over the last 10 s before that."""
+        """Its rates over the last 10 s before that,"""
+        self._last_epoch = Rates()
+        """and over its last epoch."""
         self.load: Load | None = None
         """What it said last of what its batches need: what replay starts from."""
-        self.send: Callable[[Command], None] | None = None
+        self._offers = Offers()
+        self._without = WithoutLine()
+        self._workers: WorkerMeter | None = None
+        """What its workers do, while somebody looks at it."""
+        self.pace = 0.0
+        """Seconds between two snapshots that were asked for; 0: it was told nothing."""
+        self.watched = float("-inf")
+        """When somebody looked at it last, on the monotonic clock."""
+        self._patience = 0.0
+        """Seconds of silence after which it is stale."""
+        self.send: Callable[[Command | Pace], None] | None = None
         """Set while connected."""
         self.speaker: object = None
         """The connection that speaks for it now."""
@@ -95,6 +116,20 @@ class Entry:
     @property
     def connected(self) -> bool:
         return self.send is not None
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two of its snapshots."""
+        return max(self.hello.interval_us * 1e-6, self.pace)
+
+    def hear(self, intervals: int) -> None:
+        """A message came. A pace counts from the first one on that comes in it, or at once if it is a slower one."""
+        self.heard, self.seen = time.monotonic(), time.time()
+        self._patience = max(1.0, intervals * self.interval)
+
+    def silent_for_long(self, silent: float, intervals: int) -> bool:
+        """Whether it should have said something, by the pace that it has heard of."""
+        return silent > max(self._patience, 1.0, intervals * self.interval)
 
     @property
     def refuses(self) -> str:
@@ -134,7 +169,9 @@ class Entry:
             alive(snapshot),
             snapshot.target,
             None if snapshot.errors is UNSET else snapshot.errors,
+            len(snapshot.quarantined),
             _unknown_in_row(snapshot),
+            0 if snapshot.hang is UNSET else snapshot.hang.us,
         )
         self._shelf.put(self.owner, self.key, encoded)
 
@@ -144,9 +181,9 @@ class Entry:
         """
         if not self._left:
             self._left = {presence: self.judge.verdict(presence) for presence in ("stale", "lost", "finished")}
-            self._rates_before = self.judge.recent()
+            self._rates_before, self._last_epoch = self.judge.recent(), self.judge.last_epoch()
             self.judge = Judge(self.hello.config)
-            self.load = None
+            self.load = self._workers = None
 
     def begin(self) -> None:
         """A new incarnation: nothing is known of it yet."""
@@ -174,6 +211,8 @@ class Entry:
         )
         if brief is None:
             return row
+        rates = Rates() if gone else in_brief(self._recent())
+        shares = of_rates(rates) if self.state == "running" and self.presence == "connected" else None
         return msgspec.structs.replace(
             row,
             epoch=brief.epoch,
@@ -181,23 +220,48 @@ class Entry:
             length=brief.length,
             workers=brief.workers,
             target=brief.target,
-            rates=Rates() if gone else in_brief(self._rates_before if self._left else self.judge.recent()),
+            rates=rates,
+            waiting=None if shares is None else round(waiting(shares), 4),
             verdict=self.verdict(),
             errors=0 if brief.errors is None else brief.errors.count,
             error="" if brief.errors is None else brief.errors.text,
             unknown=brief.unknown,
+            hang_us=brief.hang_us,
         )
 
     def detail(self) -> LoaderDetail:
-        row, hello = self.row(), self.hello
-        return LoaderDetail(row, hello.config, hello.versions, hello.interval_us, self.snapshot, row.verdict)
+        row, hello, over = self.row(), self.hello, None
+        if self.presence in ("lost", "finished"):
+            over = in_brief(self._last_epoch if self._left else self.judge.last_epoch())
+        interval_us = round(self.interval * 1e6)
+        return LoaderDetail(row, hello.config, hello.versions, interval_us, self.snapshot, self.offered(), over)
 
     def frame(self, snapshot: Snapshot) -> Frame:
-        return Frame(self.id, snapshot, self.rates, self.presence, self.received, self.verdict())
+        """For those who look at it."""
+        meter = self._workers = self._workers or WorkerMeter()
+        meter.take(snapshot)
+        said, recent = self.offered(), in_brief(self._recent())
+        workers = meter.rates(snapshot)
+        return Frame(self.id, snapshot, self.rates, self.presence, self.received, said, recent, workers, *meter.pin())
+
+    def unwatched(self) -> None:
+        """Nobody looks at it any more."""
+        self._workers = None
+
+    def _recent(self) -> Rates:
+        """Rates over the last 10 s, or the last ones before it left."""
+        return self._rates_before if self._left else self.judge.recent()
 
     def verdict(self) -> Verdict:
         """What limits it, by all that was heard of it."""
         return self._left.get(self.presence) or self.judge.verdict(self.presence)
+
+    def offered(self) -> Verdict:
+        """The same with what replay offers, for those who look at this loader: worked out once for what it recorded."""
+        verdict, load = self.verdict(), self.load
+        if load is None or self.presence != "connected":
+            return verdict
+        return self._offers.add(self._without.add(verdict, load), load, self.hello.config)
 
     def now(self) -> float:
         """The moment on the loader's own clock, on which its history is laid out."""
@@ -212,6 +276,8 @@ class Entry:
 
 def _unknown_in_row(snapshot: Snapshot) -> list[str]:
     """Names of the fields of a row that a snapshot does not tell."""
+    if snapshot.unknown is UNSET:
+        return []
     sources = {"workers": "workers", "target": "target", "rates.busy": "workers.fetch_us", "rates.rss": "workers.rss"}
     sources |= {"rates.reorder_stall": "times.reorder_stall_us", "rates.pin_wait": "times.pin_wait_us"}
     sources |= {"rates.samples": "samples", "rates.bytes": "bytes"}
@@ -324,8 +390,7 @@ class Registry:
             return "stale"
         if silent > self._timing.lost:
             return "lost"
-        patience = max(1.0, self._timing.stale_intervals * entry.hello.interval_us * 1e-6)
-        return "stale" if silent > patience else "connected"
+        return "stale" if entry.silent_for_long(silent, self._timing.stale_intervals) else "connected"
 
     def _add(self, entry: Entry) -> None:
         self._entries[entry.id] = entry

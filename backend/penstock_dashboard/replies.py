@@ -11,6 +11,7 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
+from .named import to_named
 from .problems import InvalidField, Problem
 
 T = TypeVar("T")
@@ -18,6 +19,11 @@ T = TypeVar("T")
 
 def reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(body), status, headers=headers, media_type="application/json")
+
+
+def named_reply(body: Any) -> Response:
+    """The same for structs that travel as arrays elsewhere: here they have names."""
+    return reply(to_named(body))
 
 
 def raw_reply(body: bytes, filename: str = "", media_type: str = "application/json") -> Response:

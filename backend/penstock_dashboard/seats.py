@@ -41,6 +41,8 @@ class Seat:
         """HTTP: nothing is being answered; the next request is waited for."""
         self.unread: float | None = None
         """A websocket: since when more bytes wait for the other side than it should have left unread."""
+        self.deliver: Callable[[bytes], bool] | None = None
+        """A websocket: takes a message at once, if it can; False: it must go the ordinary way, through a queue."""
         self._seats = seats
 
     def known(self) -> None:

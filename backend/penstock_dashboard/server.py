@@ -116,6 +116,24 @@ def guarded_websocket(seats: Seats) -> type[WebSocketsSansIOProtocol]:
             elif not self.close_sent:
                 super().handle_cont(event)
 
+        def handle_bytes(self, event: Frame) -> None:
+            """Whoever waits for the next message may take it here and now: a queue and a task that wakes for it cost
+            as much as everything else that is done with a loader's message.
+            """
+            deliver = self._seat.deliver
+            at_once = event.fin and deliver is not None and self.queue.empty() and not self.close_sent
+            if not (at_once and deliver is not None and deliver(bytes(event.data))):
+                super().handle_bytes(event)
+
+        def send_receive_event_to_app(self) -> None:
+            """uvicorn stops reading with each message until it is taken, at two system calls a message: that need not
+            be for a small one that nobody waits behind.
+            """
+            few = not self.read_paused and self.queue.empty() and sum(map(len, self.frames)) <= READ_AT_ONCE
+            self.read_paused = self.read_paused or few
+            super().send_receive_event_to_app()
+            self.read_paused = self.read_paused and not few
+
         async def send(self, message: Any) -> None:
             await super().send(message)
             if message["type"] == "websocket.accept":

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct, field, structs
 
+from .alerts.rules import Rules
+
 VERSION = "0.1.0"
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -14,6 +16,8 @@ RESERVED_DESCRIPTORS = 96
 """Descriptors that are not for connections: the database, the listener, files of the pages, and as many connections as
 are accepted before the first of them can be closed again."""
 MIN_SEATS = 16
+MANY_LOADERS = 4096
+"""More loaders than this are taken only if the process may have as many more descriptors."""
 
 
 class Retention(Struct, frozen=True):
@@ -32,7 +36,7 @@ class Retention(Struct, frozen=True):
 class Limits(Struct, frozen=True):
     """What one client, or all together, may ask of the backend. `SECURITY.md` states each with its number."""
 
-    publishers: int = 4096
+    publishers: int = 13824
     """Loaders connected at a time."""
     viewers: int = 256
     """Viewers connected at a time."""
@@ -46,9 +50,9 @@ class Limits(Struct, frozen=True):
     """Requests of theirs at once."""
     share: float = 0.75
     """Of the publishers, the viewers and the loaders, so much may belong to one token."""
-    loaders: int = 8192
+    loaders: int = 16384
     """Loaders known at a time; beyond it, the ones gone longest of the token that has most are forgotten."""
-    loaders_per_run: int = 4096
+    loaders_per_run: int = 12288
     """Loaders known at a time of one run and one token; its own ones gone longest are forgotten first."""
     hello: int = 8 << 10
     """Bytes of a loader's first message."""
@@ -123,14 +127,12 @@ class Limits(Struct, frozen=True):
         seats = max(MIN_SEATS, descriptors - RESERVED_DESCRIPTORS)
         if seats >= self.connections:
             return self
-        part = seats / self.connections
-        return structs.replace(
-            self,
-            publishers=max(1, int(self.publishers * part)),
-            viewers=max(1, int(self.viewers * part)),
-            guests=max(1, int(self.guests * part)),
-            strangers=max(1, int(self.strangers * part)),
-        )
+        # Loaders give up their seats first, down to MANY_LOADERS; then all give up the same share of theirs.
+        others = self.connections - self.publishers
+        part = min(1.0, seats / (min(self.publishers, MANY_LOADERS) + others))
+        viewers, guests, strangers = (max(1, int(n * part)) for n in (self.viewers, self.guests, self.strangers))
+        publishers = max(1, seats - viewers - guests - strangers)
+        return structs.replace(self, publishers=publishers, viewers=viewers, guests=guests, strangers=strangers)
 
     def of_one_token(self, all_together: int) -> int:
         return max(1, int(all_together * self.share))
@@ -150,9 +152,19 @@ class Timing(Struct, frozen=True):
     commit: float = 0.5
     """Samples wait at most this long for the transaction that stores them."""
     acknowledge: float = 1.0
-    """Least time between two acknowledgements to one loader."""
+    """Least time between two acknowledgements to one loader; five times that if it publishes at a slow pace."""
     overview: float = 0.5
     """Time between two overview messages; doubled above 100 loaders."""
+
+
+class AlertSettings(Struct, frozen=True):
+    """Which alerts there are, and who is told of them besides the page."""
+
+    rules: Rules = field(default_factory=Rules)
+    webhooks: tuple[str, ...] = ()
+    """Addresses to which each is posted as JSON."""
+    commands: tuple[str, ...] = ()
+    """Commands that are run for each."""
 
 
 class Settings(Struct, frozen=True):
@@ -183,3 +195,4 @@ class Settings(Struct, frozen=True):
     retention: Retention = field(default_factory=Retention)
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
+    alerts: AlertSettings = field(default_factory=AlertSettings)

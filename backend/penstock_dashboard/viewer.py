@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import msgspec
 from msgspec.json import encode
-from penstock.protocol import Gap, Happened, Subscribe
+from penstock.insight.events import Telling, tell
+from penstock.protocol import Event, Gap, Happened, Subscribe
 
 from .store import EventRecord
 
@@ -28,6 +30,19 @@ Text = Callable[[str], str | None]
 """From a loader to a message about it, as things stand; None if there is nothing to say any more."""
 
 
+_event = msgspec.json.Decoder(Event)
+
+
+def in_words(record: EventRecord) -> Telling:
+    """What is said of an event; nothing of those that are drawn, and of those that only a later version knows."""
+    if record.kind in ("spans", "profile", "quarantine"):
+        return Telling()
+    try:
+        return tell(_event.decode(record.body))
+    except msgspec.DecodeError:
+        return Telling()
+
+
 class LiveEvent:
     """An event, encoded once for all viewers."""
 
@@ -36,7 +51,9 @@ class LiveEvent:
     def __init__(self, record: EventRecord) -> None:
         self.id = record.id
         self.loader = record.loader
-        self.encoded = b'{"id":%d,"loader":%s,"event":%s}' % (record.id, encode(record.loader), record.body)
+        said, loader = in_words(record), encode(record.loader)
+        words = b',"text":%s,"tone":%s,"fold":%s,"same":%s}' % tuple(map(encode, said)) if said.text else b"}"
+        self.encoded = b'{"id":%d,"loader":%s,"event":%s' % (record.id, loader, record.body) + words
 
 
 def happened(events: list[LiveEvent]) -> str:

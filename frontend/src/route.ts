@@ -3,7 +3,7 @@
 export type Route = { page: "overview" } | { page: "loader"; id: string };
 
 export function parse(hash: string): Route {
-  const match = /^#\/loader\/([^/?]+)$/.exec(hash);
+  const match = /^#\/loader\/([^/?]+)(?:\?.*)?$/.exec(hash);
   if (match?.[1] === undefined) return { page: "overview" };
   try {
     return { page: "loader", id: decodeURIComponent(match[1]) };
@@ -14,6 +14,33 @@ export function parse(hash: string): Route {
 
 export function href(route: Route): string {
   return route.page === "loader" ? `#/loader/${encodeURIComponent(route.id)}` : "#/";
+}
+
+/** What of a page is looked at (range, zoom, filter, order), as it stands behind the `?` of an address. */
+export type Look = Readonly<Record<string, string>>;
+
+export function lookIn(hash: string): Look {
+  const place = hash.indexOf("?");
+  return place < 0 || secretIn(hash) !== null ? {} : Object.fromEntries(new URLSearchParams(hash.slice(place + 1)));
+}
+
+/** The address of the same page with something else of it looked at; null takes a name out. */
+export function looking(hash: string, changes: Readonly<Record<string, string | null>>): string {
+  const kept = new URLSearchParams(lookIn(hash) as Record<string, string>);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === "") kept.delete(name);
+    else kept.set(name, value);
+  }
+  // Commas and colons are safe behind a hash, and a person may have to read it.
+  const query = kept.toString().replaceAll("%2C", ",").replaceAll("%3A", ":");
+  const [page = ""] = hash.split("?", 1);
+  return `${page === "" || page === "#" ? "#/" : page}${query === "" ? "" : `?${query}`}`;
+}
+
+/** The page that a link which signs in leads to: `#once=…&loader=…`, or the overview. */
+export function pageBehind(hash: string): Route {
+  const match = /[#&]loader=([^&]+)/.exec(hash);
+  return match?.[1] === undefined ? { page: "overview" } : parse(`#/loader/${match[1]}`);
 }
 
 /** What signs in, if it is in the address: the code of a link that works once, `#once=…`, or a token, `#token=…`. */

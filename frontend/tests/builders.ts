@@ -2,6 +2,7 @@
 import type {
   CommandRecord,
   Config,
+  Frame,
   History,
   LoaderRow,
   Queues,
@@ -115,16 +116,20 @@ export function row(some: Partial<LoaderRow> & { run?: string; name?: string; ra
     refuses: "",
     errors: 0,
     error: "",
+    hang_us: 0,
     unknown: [],
-    verdict: { tone: "plain", verdict: "", sentence: "", advice: "", limit: "none", stage: null, waiting: null, workers: null },
+    waiting: 0,
+    verdict: { tone: "plain", verdict: "", sentence: "", advice: "", limit: "none", stage: null, waiting: null, workers: null, offer: "", brings: null, brings_low: null, brings_high: null, line: null },
     ...rest,
   };
 }
 
+let stalls = 0;
+
 export function stall(some: Partial<Stall> = {}): Stall {
   return {
     kind: "stall",
-    at: 990,
+    at: 990 + stalls++,
     us: 800_000,
     held_back: 9,
     epoch: 0,
@@ -133,6 +138,10 @@ export function stall(some: Partial<Stall> = {}): Stall {
     slowest_index: "91723",
     slowest_us: 790_000,
     stack: "",
+    brief: "",
+    silence: "",
+    ongoing: false,
+    cause: "reorder_stall",
     ...some,
   };
 }
@@ -152,11 +161,15 @@ export function command(some: Partial<CommandRecord> = {}): CommandRecord {
     seconds: null,
     rate: null,
     on: null,
+    worker: null,
     before: 2,
     actual: null,
     at_batch: null,
     took_us: 0,
     reason: "",
+    phase: "asked",
+    head: "",
+    text: "",
     ...some,
   };
 }
@@ -173,5 +186,23 @@ export function history(at: number[], batches: number[], some: Partial<History> 
     low: {},
     high: {},
     ...some,
+  };
+}
+
+export function frame(some: Partial<Omit<Frame, "snapshot">> & { snapshot?: Parameters<typeof snapshot>[0] } = {}): Frame {
+  const { verdict, rates: recent } = row();
+  return {
+    type: "frame",
+    loader: "run:0:train",
+    rates: recent,
+    presence: "connected",
+    at: 1000,
+    verdict,
+    recent,
+    workers: [],
+    pin_busy: 0,
+    pin_us: null,
+    ...some,
+    snapshot: snapshot(some.snapshot),
   };
 }

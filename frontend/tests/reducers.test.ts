@@ -1,22 +1,31 @@
 import { describe, expect, it } from "vitest";
-import { isOver, progress, resumesAt, withCommand } from "../src/live/commands";
-import { counts, describe as inWords, lines, merged, type NotableEvent } from "../src/live/events";
-import { applied, FOLD_FROM, grouped, matches, stateOf, stragglerOf } from "../src/live/overview";
-import type { Event, StoredEvent } from "../src/live/protocol";
+import { isOver, resumesAt, withCommand } from "../src/live/commands";
+import { counts, lines, merged, type NotableEvent, sentence } from "../src/live/events";
+import { applied, FOLD_FROM, grouped, matches, ordered, stateOf, waits } from "../src/live/overview";
+import { decodeWorkerRates, type Event, type StoredEvent } from "../src/live/protocol";
 import { Offset, DataAge } from "../src/live/clock";
 import { backoff } from "../src/live/backoff";
-import { normalised, waitingShare } from "../src/live/shares";
-import { sortedLines, WorkerRates } from "../src/live/workers";
-import { command, rates, row, snapshot, stall, worker } from "./builders";
+import { normalised } from "../src/live/shares";
+import { linesOf, sortedLines } from "../src/live/workers";
+import { command, frame, rates, row, stall, worker } from "./builders";
 
-const stored = (id: number, event: Event): StoredEvent => ({ id, loader: "run:0:train", event });
+const stored = (id: number, event: Event, some: Partial<StoredEvent> = {}): StoredEvent => ({
+  id,
+  loader: "run:0:train",
+  event,
+  text: `words ${id}`,
+  tone: "plain",
+  fold: "",
+  same: "",
+  ...some,
+});
 
 describe("overview", () => {
   it("takes changed rows, drops removed ones, and lets a complete message replace all", () => {
-    let rows = applied(new Map(), { type: "overview", rows: [row({ rank: 0 }), row({ rank: 1 })], removed: [], complete: true });
-    rows = applied(rows, { type: "overview", rows: [row({ rank: 1, workers: 9 })], removed: ["run:0:train"], complete: false });
+    let rows = applied(new Map(), { rows: [row({ rank: 0 }), row({ rank: 1 })], removed: [], complete: true });
+    rows = applied(rows, { rows: [row({ rank: 1, workers: 9 })], removed: ["run:0:train"], complete: false });
     expect([...rows.values()].map(({ id, workers }) => [id, workers])).toEqual([["run:1:train", 9]]);
-    rows = applied(rows, { type: "overview", rows: [row({ rank: 5 })], removed: [], complete: true });
+    rows = applied(rows, { rows: [row({ rank: 5 })], removed: [], complete: true });
     expect([...rows.keys()]).toEqual(["run:5:train"]);
   });
 
@@ -28,22 +37,27 @@ describe("overview", () => {
     expect(stateOf({ presence: "connected", state: "paused" })).toBe("paused");
   });
 
-  it("folds many ranks into a grid and names the straggler", () => {
+  it("folds many ranks into a grid, in order of what they wait for", () => {
     const ranks = Array.from({ length: FOLD_FROM }, (_, rank) =>
-      row({ rank, rates: rates(rank === 3 ? { compute: 0.4, starvation: 0.6 } : { compute: 0.97, starvation: 0.03 }) }),
+      row(rank === 3 ? { rank, waiting: 0.6, rates: rates({ compute: 0.4, starvation: 0.6 }) } : { rank, waiting: 0.03, rates: rates({ compute: 0.97, starvation: 0.03 }) }),
     );
     const [run] = grouped([...ranks, row({ name: "val" })], "name", false);
     expect(run?.grids.map(({ name, rows }) => [name, rows.length])).toEqual([["train", FOLD_FROM]]);
     expect(run?.loose.map(({ identity }) => identity.name)).toEqual(["val"]);
-    expect(run?.grids[0]?.straggler?.row.identity.rank).toBe(3);
-    expect(stragglerOf(ranks.filter(({ identity }) => identity.rank !== 3))).toBeNull();
+    const pinned = row({ rank: 90, waiting: 0.8, rates: rates({ compute: 0.2, pin_wait: 0.8 }) });
+    const lost = row({ rank: 91, presence: "lost", waiting: null });
+    const mixed = [...ranks, row({ rank: 70, waiting: 0.9, rates: rates({ compute: 0.1, starvation: 0.9 }) }), pinned, lost];
+    expect(waits(mixed)).toEqual([["starvation", 2], ["pin_wait", 1]]);
+    expect(waits([...ranks, pinned])).toEqual([["pin_wait", 1], ["starvation", 1]]);
+    expect(ordered(mixed, "waiting").map(({ identity }) => identity.rank)).toEqual([91, 70, 3, 90, 0, 1, 2, 4]);
+    expect(ordered(mixed, "rank").map(({ identity }) => identity.rank)).toEqual([0, 1, 2, 3, 4, 70, 90, 91]);
   });
 
   it("filters by words and states, and sorts rows without a value last", () => {
     expect(matches(row({ run: "llama", rank: 12 }), "llama rank 12", new Set())).toBe(true);
     expect(matches(row(), "", new Set(["paused"]))).toBe(false);
-    const slow = row({ run: "a", rates: rates({ compute: 0.5, starvation: 0.5 }) });
-    const paused = row({ run: "b", state: "paused" });
+    const slow = row({ run: "a", waiting: 0.5 });
+    const paused = row({ run: "b", state: "paused", waiting: null });
     const fast = row({ run: "c" });
     expect(grouped([paused, fast, slow], "waiting", true).map(({ run }) => run)).toEqual(["a", "c", "b"]);
   });
@@ -61,23 +75,27 @@ describe("events", () => {
     expect(counts(have).stall).toBe(4);
   });
 
-  it("tell short stalls in a row as one", () => {
+  it("are told as one if the backend calls them the same and they follow each other", () => {
+    const short = { fold: "short stalls" };
+    const born: Event = { kind: "worker", at: 1, what: "born", worker: 0, pid: 7, exitcode: 0, signal: "", batch: -1, retried: false, others: [[1, 8], [2, 9]] };
     const have = merged([], [
-      stored(1, stall({ us: 4_000 })),
-      stored(2, stall({ us: 6_000 })),
+      stored(1, stall({ us: 4_000 }), short),
+      stored(2, stall({ us: 6_000 }), short),
       stored(3, stall({ us: 830_000 })),
-      stored(4, stall({ us: 2_000 })),
+      stored(4, stall({ us: 2_000 }), short),
+      stored(5, born, { fold: "workers started" }),
+      stored(6, { ...born, others: [] }, { fold: "workers started" }),
     ]);
-    const shown = lines(have, new Set(["stall"]));
-    expect(shown.map(({ stalls }) => stalls)).toEqual([1, 1, 2]);
-    expect(inWords(shown[2]!)).toBe("2 short stalls, 10.0 ms in all");
-    expect(inWords(shown[1]!)).toBe("Stall of 830 ms: batch 100 on worker 2 held back 9 finished batches; slowest sample 91723 took 790 ms");
+    const shown = lines(have, new Set(["stall", "worker"]));
+    expect(shown.map(sentence)).toEqual(["4 workers started", "words 4", "words 3", "2 short stalls, 10.0 ms in all"]);
   });
 
-  it("say how a worker died", () => {
-    const died: Event = { kind: "worker", at: 1, what: "died", worker: 1, pid: 7, exitcode: -9, signal: "SIGKILL", batch: 977, retried: true };
-    const [line] = lines(merged([], [stored(1, died)]), new Set(["worker"]));
-    expect(inWords(line!)).toBe("Worker 1 (pid 7) died at batch 977: SIGKILL; its tasks went to others");
+  it("that last give way to what is said of them anew", () => {
+    const same = { same: "stall 990:0:100" };
+    const have = merged([], [stored(1, stall({ ongoing: true }), same), stored(2, stall({ ongoing: true }), same), stored(3, stall(), same)]);
+    expect(lines(have, new Set(["stall"])).map(({ id }) => id)).toEqual([3]);
+    expect(lines(have.slice(0, 2), new Set(["stall"])).map(({ id }) => id)).toEqual([2]);
+    expect(counts(have).stall).toBe(1);
   });
 });
 
@@ -94,15 +112,6 @@ describe("commands", () => {
     expect(isOver(have[0]!)).toBe(true);
   });
 
-  it("say what came of them, and done only when the loader did it", () => {
-    expect(progress(command())).toEqual({ phase: "asked", head: "Asked", text: "2 → 6 workers; on its way to the loader" });
-    const done = command({ state: "applied", actual: 6, at_batch: 5120, took_us: 140_000 });
-    expect(progress(done)).toEqual({ phase: "done", head: "Applied", text: "2 → 6 workers at batch 5,120 after 140 ms" });
-    expect(progress(command({ state: "rejected", reason: "the epoch is over" })).text).toContain("the epoch is over");
-    expect(progress(command({ state: "pending" })).text).toContain("next epoch");
-    for (const state of ["accepted", "delivered", "pending"] as const) expect(progress(command({ state })).phase).not.toBe("done");
-  });
-
   it("know when a pause ends by itself", () => {
     const pause = command({ action: "pause", workers: null, resume_after: 60, state: "applied", transitions: [{ state: "applied", at: 500 }] });
     expect(resumesAt([pause])).toBe(560);
@@ -112,21 +121,20 @@ describe("commands", () => {
 });
 
 describe("workers", () => {
-  it("have rates from counters, by process", () => {
-    const meter = new WorkerRates();
-    meter.note(snapshot({ at: 10, workers: [worker({ pid: 1, batches: 10, fetch_us: 0, cpu_ms: 0, queued_ms: 0 })] }));
-    meter.note(snapshot({ at: 12, workers: [worker({ pid: 1, batches: 30, fetch_us: 1_000_000, cpu_ms: 500, queued_ms: 200 })] }));
-    expect(meter.lines()[0]).toMatchObject({ rate: 10, fetch: 50_000, processor: 0.25, queued: 0.1, blocked: 0.15, busy: 0.5 });
-    meter.note(snapshot({ at: 13, workers: [worker({ pid: 2, batches: 3 })] }));
-    expect(meter.lines()[0]?.rate).toBeNaN();
+  const nothing = decodeWorkerRates([]);
+  const shown = frame({
+    workers: [[1], [2], []].map(([batches]) => ({ ...nothing, batches: batches ?? null })),
+    snapshot: { workers: [worker({ id: 0, pid: 1 }), worker({ id: 1, pid: 2 }), worker({ id: 2, pid: 3 })] },
+  });
+
+  it("have the rates that came with the frame; unknown ones are no number", () => {
+    expect(linesOf(shown).map(({ rate }) => rate)).toEqual([1, 2, Number.NaN]);
+    expect(linesOf(shown)[0]?.fetch).toBeNaN();
   });
 
   it("sort with empty values last, either way", () => {
-    const meter = new WorkerRates();
-    meter.note(snapshot({ at: 10, workers: [worker({ id: 0, pid: 1 }), worker({ id: 1, pid: 2 })] }));
-    meter.note(snapshot({ at: 11, workers: [worker({ id: 0, pid: 1, batches: 1 }), worker({ id: 1, pid: 2, batches: 2 }), worker({ id: 2, pid: 3 })] }));
-    expect(sortedLines(meter.lines(), "rate", true).map((line) => line.worker.id)).toEqual([1, 0, 2]);
-    expect(sortedLines(meter.lines(), "rate", false).map((line) => line.worker.id)).toEqual([0, 1, 2]);
+    expect(sortedLines(linesOf(shown), "rate", true).map((line) => line.worker.id)).toEqual([1, 0, 2]);
+    expect(sortedLines(linesOf(shown), "rate", false).map((line) => line.worker.id)).toEqual([0, 1, 2]);
   });
 });
 
@@ -149,17 +157,16 @@ describe("clocks", () => {
     expect(skewed.age(1015.02)).toBeCloseTo(5, 1);
   });
 
-  it("back off up to ten seconds", () => {
+  it("back off, but never so long that a backend is back for three seconds before it is tried", () => {
     expect(backoff(0, 0)).toBe(0.25);
     expect(backoff(0, 1)).toBe(0.5);
-    expect(backoff(50, 1)).toBe(10);
+    expect(backoff(50, 1)).toBe(2.5);
   });
 });
 
 describe("shares", () => {
-  it("count waiting without pauses", () => {
-    const shares = { compute: 0.4, starvation: 0.1, reorder_stall: 0, pin_wait: 0, paused: 0.5, startup: 0, sampler: 0 };
-    expect(waitingShare(shares)).toBeCloseTo(0.2);
+  it("are none where no time has passed", () => {
     expect(normalised({ compute: 0, starvation: 0, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0, sampler: 0 })).toBeNull();
+    expect(normalised({ compute: 1, starvation: 3, reorder_stall: 0, pin_wait: 0, paused: 0, startup: 0, sampler: 0 })?.starvation).toBe(0.75);
   });
 });

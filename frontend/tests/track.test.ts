@@ -36,6 +36,39 @@ describe("Track of single samples", () => {
   });
 });
 
+describe("Track of a loader that publishes more rarely than it looks", () => {
+  const between = (low: number, high: number) => ({ looks: 5, low: rates({ batches: low }), high: rates({ batches: high }) });
+
+  it("shows the spike between two frames", () => {
+    const track = new Track(0, 100);
+    track.push(10, rates({ batches: 4 }), between(1, 90));
+    expect(all(track)).toEqual({ at: [10], mean: [4], low: [1], high: [90] });
+    expect(track.banded).toBe(true);
+  });
+
+  it("keeps the spike in a bucket, and counts every look", () => {
+    const track = new Track(2, 100);
+    track.push(10.1, rates({ batches: 4 }));
+    track.push(11.1, rates({ batches: 10 }), between(0, 90));
+    expect(all(track)).toEqual({ at: [11], mean: [9], low: [0], high: [90] });
+  });
+
+  it("shows the lows and highs that history has of single samples", () => {
+    const track = new Track(0, 100);
+    track.merge({ ...history([10], [4]), low: { batches: [1] }, high: { batches: [90] } });
+    expect(all(track)).toEqual({ at: [10], mean: [4], low: [1], high: [90] });
+    expect(track.banded).toBe(true);
+  });
+
+  it("takes no slow pace for a silence, though it was watched later", () => {
+    const track = new Track(0, 1000);
+    for (let at = 0; at <= 60; at += 4) track.push(at, rates());
+    for (let at = 60.2; at < 80; at += 0.2) track.push(at, rates());
+    expect(track.patience).toBeGreaterThan(4);
+    expect(track.patience).toBeLessThan(10);
+  });
+});
+
 describe("Track of buckets", () => {
   it("folds samples into mean, low and high", () => {
     const track = new Track(1, 100);

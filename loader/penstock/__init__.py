@@ -15,6 +15,7 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from torch.utils.data import get_worker_info
 
+    from .agent.options import Agents, RayWorkers
     from .caching.dataset import cached
     from .collating import default_collate, default_convert
     from .control import Outcome
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Agents": ".agent.options",
     "Autotune": ".tuning.options",
+    "RayWorkers": ".agent.options",
     "DataLoader": ".dataloader",
     "SharedList": ".shared_list",
     "cached": ".caching.dataset",
@@ -62,12 +65,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "Agents",
     "Autotune",
     "BatchSampler",
     "DataLoader",
     "DistributedSampler",
     "Outcome",
     "RandomSampler",
+    "RayWorkers",
     "ReadyBatch",
     "SequentialSampler",
     "SharedList",

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, fields
 
 from .adoption.environment import is_read_only
+from .agent.options import Remote
 from .telemetry.address import resolve
 from .tuning.options import Autotune, meant
 
@@ -97,6 +98,8 @@ class Options:
     sample_timeout: float | None
     quarantine: str | None
     autotune: bool | Autotune
+    workers: str | Remote
+    prefetch_epochs: bool
 
     def show_on(self, loader: object) -> None:
         """Have each option as an attribute of the loader, as torch's arguments are, unless its class has that name.
@@ -127,11 +130,18 @@ class Options:
         sample_timeout: float | None,
         quarantine: str | os.PathLike[str] | None,
         autotune: bool | Autotune,
+        workers: str | Remote,
+        prefetch_epochs: bool,
     ) -> Options:
         """Raise TypeError or ValueError for an argument that cannot be meant; each names argument and value."""
         resolve(monitor)  # says what is wrong with it
         if sample_timeout is not None and on_error == "raise":
             raise ValueError('sample_timeout needs on_error="skip" or "replace": what is to be done instead?')
+        if sample_timeout is not None and workers == "thread":
+            raise ValueError(
+                'sample_timeout needs workers="process", because a thread cannot be ended, '
+                f"but got sample_timeout={sample_timeout!r}, workers={workers!r}"
+            )
         most = max(128, 4 * (os.cpu_count() or 1))
         if meant(autotune) is not None and not allow_control:
             raise ValueError(
@@ -154,6 +164,8 @@ class Options:
             None if sample_timeout is None else seconds("sample_timeout", sample_timeout, 0.05, 86400),
             None if quarantine is None else text("quarantine", os.fspath(quarantine)),
             autotune,
+            workers if isinstance(workers, Remote) else one_of("workers", workers, ("process", "thread")),
+            bool(prefetch_epochs),
         )
 
 

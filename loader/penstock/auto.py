@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from .adoption.environment import NO_DASHBOARD, READ_ONLY, VARIABLE, spread
+from .adoption.environment import AUTOTUNE, NO_DASHBOARD, READ_ONLY, VARIABLE, spread
 from .adoption.replacing import install
 
 _given = {word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",")}
-spread(os.environ, [word for word in (NO_DASHBOARD, READ_ONLY) if word in _given])
+spread(os.environ, [word for word in (NO_DASHBOARD, READ_ONLY, AUTOTUNE) if word in _given])
 install()

@@ -92,18 +92,26 @@ def leaves_tuples_of_tensors_to_torch() -> bool:
     )
 
 
-def serve_torch(allocate: Allocate) -> None:
-    """In this process, let torch's own `default_collate` too make tensors in memory that `allocate` gives.
+def serve_torch(find: Callable[[], Allocate | None]) -> None:
+    """In this process, let torch's own `default_collate` too make tensors in memory that `find` leads to.
 
-    A user's collate_fn may call it. In a worker it would make a file in /dev/shm for every tensor.
+    A user's collate_fn may call it. In a worker it would make a file in /dev/shm for every tensor. Where `find` returns
+    None, whoever calls is no worker of ours, and torch does what it would.
     """
+    global _find
+    _find = find
     if torchs.default_collate_fn_map.get(torch.Tensor) is torchs.collate_tensor_fn:
+        torchs.default_collate_fn_map[torch.Tensor] = _collate_for_torch
 
-        def collate_tensors(batch: Any, *, collate_fn_map: object = None) -> Any:  # noqa: ARG001
-            return _collate_tensors(batch, allocate)
 
-        torchs.default_collate_fn_map[torch.Tensor] = collate_tensors
-        _SHORTCUTS[collate_tensors] = _collate_tensors
+_find: Callable[[], Allocate | None] = lambda: None  # noqa: E731
+
+
+def _collate_for_torch(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    allocate = _find()
+    if allocate is None:
+        return torchs.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    return _collate_tensors(batch, allocate)
 
 
 def default_convert(data: Any) -> Any:
@@ -302,6 +310,7 @@ def in_huge_pages(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | 
 
 _SHORTCUTS: dict[Callable[..., Any], Callable[[Any, Allocate | None], Any]] = {
     torchs.collate_tensor_fn: _collate_tensors,
+    _collate_for_torch: _collate_tensors,
     torchs.collate_numpy_array_fn: _collate_arrays,
     torchs.collate_numpy_scalar_fn: _collate_scalars,
     torchs.collate_float_fn: _collate_floats,

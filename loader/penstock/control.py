@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from .pool.signals import Latch
 from .protocol import CommandState
 
 LONGEST_PROFILE, HIGHEST_RATE = 3600, 200
@@ -41,7 +42,7 @@ class Ticket:
     def __init__(self, action: str, asked: int | None = None, before: int | None = None) -> None:
         self._outcome = Outcome(action, "accepted", asked, before)
         self._born = time.monotonic()
-        self._known = threading.Event()
+        self._known = Latch()
         self._final = False
         self._watchers: list[Callable[[Ticket], None]] = []
         self._lock = threading.Lock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import MutableSequence, Sequence
+from itertools import count
 from operator import itemgetter, sub
 
 from .fetching import Fetcher
@@ -17,8 +18,9 @@ _LEAST, _MOST = 1 << 8, 1 << 40
 Counts = MutableSequence[int] | memoryview
 """As many as there are buckets; a memoryview on the board, say."""
 
-Slow = tuple[int, int, "list[tuple[int, int]] | None"]
-"""Place in its batch of the slowest sample (-1: not known) and its ns; the same of as many as are recorded."""
+Slow = tuple[int, int, "list[tuple[int, int, int]] | None"]
+"""Place in its batch of the slowest sample (-1: not known) and its ns; the same of as many as are recorded, and when
+each was there, ns of the monotonic clock."""
 
 UNTIMED: Slow = (-1, 0, None)
 """Of a batch whose samples were too cheap to be timed, or that has none."""
@@ -64,5 +66,5 @@ def count_batch(fetcher: Fetcher, counts: Counts, record: int) -> Slow:
     durations = list(map(sub, stamps, [fetcher.began, *stamps[:-1]]))
     count_costs(counts, durations)
     longest = max(durations)
-    slow = heapq.nlargest(record, enumerate(durations), key=itemgetter(1)) if record else None
+    slow = heapq.nlargest(record, zip(count(), durations, stamps), key=itemgetter(1)) if record else None
     return durations.index(longest), longest, slow

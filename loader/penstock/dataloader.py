@@ -14,6 +14,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import notebook
 from .accelerate import adopt_when_imported as adopt_accelerate
+from .agent.options import Remote
 from .arguments import Assumed, Options, given
 from .checkpoint import State
 from .control import Outcome
@@ -64,6 +65,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         autotune: Whether the number of workers is found while training runs: `num_workers` is where it begins (with
             none, at one), `max_workers` the most. An `Autotune` says more. A call of `resize`, or a resize from the
             dashboard, ends it until `tune()`.
+        workers: "process", or "thread": the workers are threads of this process, and nothing is forked, pickled or
+            copied. A map-style dataset is shared by them then; random numbers are to be drawn from
+            `get_worker_info().rng`; and a sample that hangs cannot be ended. `Agents` or
+            `RayWorkers` say on which other machines they run.
+        prefetch_epochs: With persistent workers, have the first batches of the next epoch made while the last ones of
+            this one are used, where its order can be foreseen: torch's and our own samplers, map-style datasets, worker
+            processes, and nothing in the dataset that is shared with training. If the epoch then begins otherwise, they
+            are thrown away.
 
     Raises:
         TypeError, ValueError: An argument cannot be meant; the message names it and its value.
@@ -87,6 +96,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     sample_timeout: float | None
     quarantine: str | None
     autotune: bool | Autotune
+    workers: Literal["process", "thread"] | Remote
+    prefetch_epochs: bool
 
     def __init__(
         self,
@@ -124,6 +135,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         sample_timeout: float | None = None,
         quarantine: str | PathLike[str] | None = None,
         autotune: bool | Autotune = False,
+        workers: Literal["process", "thread"] | Remote = "process",
+        prefetch_epochs: bool = True,
     ) -> None:
         super().__init__(
             dataset,
@@ -161,6 +174,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             "sample_timeout": sample_timeout,
             "quarantine": quarantine,
             "autotune": autotune,
+            "workers": workers,
+            "prefetch_epochs": prefetch_epochs,
         }
         self._engage(options, given(prefetch_factor))
         adopt_accelerate()
@@ -297,6 +312,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         engine = self._penstock
         return engine.wait(engine.request(Auto(bool(on))))
 
+    def note(self, text: str) -> None:
+        """Say something about what the training does now, such as "lr drop": the dashboard's charts show where it was.
+
+        It costs some microseconds and does nothing else. May be called from any thread at any moment.
+
+        Args:
+            text: What there is to say; of more than 256 characters the beginning.
+
+        Raises:
+            TypeError: It is not a text.
+        """
+        self._penstock.note(text)
+
     def profile(self, seconds: float = 10.0, rate: float = 50.0) -> Profile:
         """Look for a while at which lines of the dataset the workers' time goes to. May be called from any thread.
 
@@ -388,7 +416,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             own state. Where the place in an epoch cannot be saved (an iterable-style dataset without a state,
             `in_order=False`), it says so, with a warning.
         """
-        return self._penstock.state_dict()
+        return self._penstock.states.save()
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state with the next `iter()`: the rest of that epoch first, then the same following ones.
@@ -400,4 +428,4 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             ValueError: The state is not one of such a loader.
             RuntimeError: The loader is closed.
         """
-        self._penstock.load_state_dict(state)
+        self._penstock.states.load(state)

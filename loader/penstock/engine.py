@@ -7,7 +7,6 @@ attribute that torch's does not have. The engine does not keep the loader alive.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import threading
@@ -21,22 +20,23 @@ import msgspec
 import torch.utils.data
 from torch.utils.data import IterableDataset
 
-from . import checkpoint, sampling
+from . import sampling
+from .adoption.environment import wants_autotune
 from .arguments import Options, given
 from .budget import memory_limits
 from .caching.dataset import find
+from .checkpoint import State
 from .control import Gate, Outcome, Ticket, check_profile, check_resume_after, check_workers
-from .digest import Digest
-from .fetching import saves
 from .fingerprint import Fingerprint, changed, fingerprint
 from .insight.judge import Judge
+from .insight.line import WithoutLine
 from .insight.load import summarize
 from .insight.receipts import Change, Count
 from .insight.replay import predict
 from .iteration.base import EpochIterator
-from .iteration.inline import ROOTS
+from .iteration.inline import ROOTS as INLINE
 from .iteration.pooled import PooledIterator
-from .merging import localized
+from .pool.crews.threads import ROOTS as THREADS
 from .pool.pool import wait_for_pools
 from .profiling.profile import Profile
 from .profiling.session import LAST_WORDS, Profiling
@@ -45,12 +45,14 @@ from .protocol import (
     CommandEvent,
     Load,
     LoaderState,
+    Note,
     Order,
     Pause,
     Prediction,
     ProfilePart,
     Resize,
     Resume,
+    ShowStack,
     Snapshot,
     Stats,
     TakeProfile,
@@ -59,21 +61,27 @@ from .protocol import (
     action_of,
 )  # fmt: skip
 from .quarantine import Quarantine
+from .states import States
 from .telemetry import snapshots
 from .telemetry.address import resolve
+from .telemetry.hangs import HangWatch
 from .telemetry.ledger import Ledger
+from .telemetry.lookout import Lookout
 from .telemetry.published import PublishedLoader, config_of
 from .telemetry.usage import Usage
 from .tolerating import Tolerance
 from .tuning.options import Autotune, meant
 from .tuning.thread import BY as TUNER
 from .tuning.thread import Tuning
+from .usage import training_ns
 
 if TYPE_CHECKING:
     from .dataloader import DataLoader
 
 log = logging.getLogger("penstock")
 
+LOAD_AGE = 0.5
+"""Seconds for which what replay starts from is not made anew."""
 PATIENCE = 5.0
 """Seconds that a call of resize, pause or resume waits for its outcome at the most."""
 
@@ -83,14 +91,14 @@ class Engine:
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         self.options = options
-        self.resume_state: checkpoint.State | None = None
+        self.resume_state: State | None = None
         """What the next `iter()` goes on from."""
         self.is_closed = False
         self._pending: int | None = None
         """Workers that were asked for and are not there yet."""
         self._stale = False
         """The dataset has changed: persistent workers are to be started anew."""
-        self._tuned = meant(options.autotune)
+        self._tuned = meant(options.autotune) or _by_environment(loader, options)
         """How the loader is to be tuned; None: not at all."""
         self.ledger = Ledger()
         self._attach(loader)
@@ -101,23 +109,26 @@ class Engine:
         self._owner = os.getpid()
         self.is_iterable = isinstance(loader.dataset, IterableDataset)
         self.gate = Gate()
+        self.ledger.hangs = HangWatch(int(self.options.stack_after * 1e9), self.ledger.recording.turns)
+        self.lookout = Lookout(self)
         self.publisher: Any = None
         """None: not decided yet; False: none."""
         self._usage = Usage()
         self._judge: Judge | None = None
         self._judging = threading.Lock()
+        self._without = WithoutLine()
         self.tuning: Tuning | None = None
         """The tuner at work; None: it is off, or no epoch has begun."""
         self._produced = Count()
+        self._load: tuple[float, Load] | None = None
+        """What replay started from last, and when that was."""
         self._pending_ticket: Ticket | None = None
         self._control = threading.RLock()
         self._iterators: tuple[weakref.ref[EpochIterator], ...] = ()
         """The newest last. Replaced and never changed: others read it without a lock."""
         self._length: int | None = None
         """Batches in an epoch, as far as that is known."""
-        self._left: checkpoint.State | Exception | None = None
-        """How far the epoch was that ended last, or why that is not known."""
-        self._told_unsaved = False
+        self.states = States(self)
         self._sent: Fingerprint | None = None
         """The dataset as persistent workers have it; None: they do not, or it does not matter."""
         self._told_changed = False
@@ -125,7 +136,9 @@ class Engine:
         """Bad samples, if they are tolerated."""
         if self.options.on_error != "raise":
             length = None if self.is_iterable else sampling.length_of(loader.dataset)
-            self.quarantine = Quarantine(self.options.max_errors, self.options.quarantine, length)
+            found = self.ledger.found_bad
+            self.quarantine = Quarantine(self.options.max_errors, self.options.quarantine, length, found)
+            self.tell_quarantine()
         self.profiling: Profiling | None = None
         """The profile that is being taken."""
 
@@ -157,14 +170,14 @@ class Engine:
 
     def begin(self) -> None:
         """An epoch begins: `iter()` was called."""
-        self._check_open()
+        self.check_open()
         if self._owner != os.getpid():
             self._start_over_after_fork()
         self._learn_length()
         self._publish()
         loader = self.loader
         with self._control:
-            self._check_open()
+            self.check_open()
             self._start_tuning()
             if self._pending is not None:
                 loader.num_workers, self._pending = self._pending, None
@@ -180,11 +193,13 @@ class Engine:
             iterator.pool.profile(profiling.profile.rate, profiling)
 
     def leave(self, iterator: EpochIterator) -> None:
-        """An iterator's epoch is over. How far it was is kept: the iterator may be gone when somebody asks."""
-        try:
-            self._left = self._place_of(iterator)
-        except Exception as error:  # of the user's own code, say: told to whoever asks for the state
-            self._left = error
+        """An iterator's epoch is over."""
+        self.states.note_end(iterator)
+
+    def tell_quarantine(self) -> None:
+        """Those that are known from before: no error of this run."""
+        for sample in [] if self.quarantine is None else self.quarantine.entries:
+            self.ledger.bad.add(sample)
 
     def tolerance(self) -> Tolerance | None:
         """What workers that are started now should do about bad samples."""
@@ -199,7 +214,8 @@ class Engine:
 
     def note_dataset(self, dataset: Any) -> None:
         """Workers that will outlive the epoch are given the dataset as it is now."""
-        looks = self.loader.persistent_workers and self.options.refresh != "never"
+        shared = self.options.workers == "thread" and not self.is_iterable  # they have it as training has
+        looks = self.loader.persistent_workers and self.options.refresh != "never" and not shared
         self._sent = fingerprint(dataset) if looks else None
 
     def take_refresh(self, dataset: Any) -> bool:
@@ -220,6 +236,10 @@ class Engine:
             )
         return what is not None and self.options.refresh == "auto"
 
+    def next_workers(self) -> int:
+        """Workers of the next epoch."""
+        return self._pending or self.loader.num_workers
+
     def given_prefetch_factor(self) -> int | None:
         """What the user gave; None: nothing."""
         return given(self.loader.prefetch_factor)
@@ -237,7 +257,7 @@ class Engine:
     def _living(self) -> list[EpochIterator]:
         return [iterator for reference in self._iterators if (iterator := reference()) is not None]
 
-    def _current(self) -> EpochIterator | None:
+    def current(self) -> EpochIterator | None:
         """The iterator that training used last, if it is still there."""
         number = self.ledger.current
         return next((each for each in reversed(self._living()) if each.number == number), None)
@@ -270,7 +290,7 @@ class Engine:
             RuntimeError: The loader is closed.
         """
         with self._control:
-            self._check_open()
+            self.check_open()
             ticket = self._ticket(order, by, command)
             match order:
                 case Resize():
@@ -288,6 +308,8 @@ class Engine:
                     ticket.settle("applied", self.loader.num_workers)
                 case Auto():
                     self._tune(order.on, ticket)
+                case ShowStack():
+                    self.lookout.show(order.worker, ticket, by, command)
             return ticket
 
     def _resize(self, workers: int, ticket: Ticket, by: str) -> None:
@@ -365,6 +387,16 @@ class Engine:
             self.tuning.stop()
             self.tuning = None
 
+    def note(self, text: str) -> None:
+        """Tell whoever watches what the training says of itself."""
+        if not isinstance(text, str):
+            raise TypeError(f"a note must be a text, but got {text!r}")
+        iterator, ledger = self.current(), self.ledger
+        batch = ledger.batch if iterator is None or iterator.ended else iterator.place.batch
+        ledger.emit(Note(time.time(), text[:256], ledger.current, batch))
+        if self.publisher:
+            self.publisher.wake()
+
     def start_profiling(self, seconds: float | None, rate: float, command: str = "") -> Profiling:
         """Begin to look at which lines workers are. One that is under way ends.
 
@@ -379,12 +411,13 @@ class Engine:
         """
         seconds, rate = check_profile(seconds, rate)
         with self._control:
-            self._check_open()
+            self.check_open()
             self._stop_profiling()
             profile = Profile(command or f"local-{uuid.uuid4().hex[:12]}", time.time(), rate)
             engine, ledger = weakref.ref(self), self.ledger
 
             def emit(part: ProfilePart) -> None:
+                ledger.hottest = profile.hot_lines()
                 loader = engine()
                 if loader is not None and loader.publisher:
                     ledger.emit(part)
@@ -395,11 +428,17 @@ class Engine:
                 if loader is not None:
                     loader._forget_profiling(profiling)
 
-            profiling = Profiling(profile, seconds, ROOTS, emit, end, wanted=lambda: engine() is not None)
-            profiling.start()
+            profiling = Profiling(profile, seconds, INLINE | THREADS, emit, end, wanted=lambda: engine() is not None)
             self.profiling = profiling
-            for iterator in self._pooled():
-                iterator.pool.profile(rate, profiling)
+            ledger.sightings = profiling.sightings
+            try:
+                profiling.start()
+                for iterator in self.pooled():
+                    iterator.pool.profile(rate, profiling)
+            except BaseException:  # Ctrl-C, say: its thread may run or not
+                profiling.stop()
+                self._forget_profiling(profiling)
+                raise
         return profiling
 
     def _stop_profiling(self) -> None:
@@ -410,18 +449,19 @@ class Engine:
     def _forget_profiling(self, profiling: Profiling) -> None:
         """Nobody is to be looked at any more for this one."""
         if self.profiling is profiling:
-            self.profiling = None
-            for iterator in self._pooled():
+            self.profiling = self.ledger.sightings = None
+            for iterator in self.pooled():
                 iterator.pool.profile(0, profiling)
 
-    def _pooled(self) -> list[PooledIterator]:
+    def pooled(self) -> list[PooledIterator]:
+        """Those that have a pool, the newest last."""
         return [each for each in self._living() if isinstance(each, PooledIterator)]
 
     def wait(self, ticket: Ticket) -> Outcome:
         return ticket.wait(PATIENCE)
 
     def refresh(self) -> None:
-        self._check_open()
+        self.check_open()
         self._stale = True
 
     def close(self) -> None:
@@ -443,7 +483,8 @@ class Engine:
         if self.publisher:
             self.publisher.wake()  # it sees that the loader is closed and says goodbye
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise RuntimeError if the loader is closed."""
         if self.is_closed:
             raise RuntimeError("the loader is closed")
 
@@ -459,6 +500,8 @@ class Engine:
 
         def settled(ticket: Ticket) -> None:
             outcome = ticket.outcome
+            if isinstance(order, ShowStack) and outcome.state == "applied":
+                return  # what was seen says so itself
             ledger.emit(
                 CommandEvent(
                     time.time(),
@@ -484,7 +527,7 @@ class Engine:
             last = iterator is running[-1]
             getattr(iterator.pool, action)(*arguments, ticket if last else None)
         if not running:
-            current = self._current()
+            current = self.current()
             at = current.place.batch if current is not None and not current.ended else 0
             ticket.settle("applied", self.loader.num_workers, at)
 
@@ -512,6 +555,8 @@ class Engine:
         snapshot = self.snapshot()
         with self._judging:
             verdict = Verdict() if self._judge is None else self._judge.verdict()
+        if verdict.line is not None:
+            verdict = self._without.add(verdict, self._recent_load())
         return Stats(**msgspec.structs.asdict(snapshot), verdict=verdict)
 
     def snapshot(self, seq: int = 0) -> Snapshot:
@@ -526,7 +571,7 @@ class Engine:
     def _take_snapshot(self, seq: int) -> Snapshot:
         if self.publisher is None:  # no epoch has begun
             self._learn_length()
-        iterator, cache = self._current(), find(self.loader.dataset)
+        iterator, cache = self.current(), find(self.loader.dataset)
         pool = iterator.pool if isinstance(iterator, PooledIterator) else None
         return snapshots.take(
             seq,
@@ -542,15 +587,16 @@ class Engine:
             quarantined=[] if self.quarantine is None else self.quarantine.entries,
             tuned=None if self.tuning is None else self.tuning.state(),
             cache=None if cache is None else cache.usage(),
+            hang=self.lookout.hang(),
         )
 
-    def load(self) -> Load:
-        """What replay needs to know."""
+    def load(self, since: float = 0.0) -> Load:
+        """What replay needs to know; of what was recorded from a moment of the monotonic clock on."""
         loader, ledger, stats = self.loader, self.ledger, self._take_snapshot(0)
         budget, ceiling = memory_limits(self.options.memory_budget)
-        (spent, batches), processor = ledger.processor_mark, time.process_time_ns()
+        (spent, batches), processor = ledger.processor_mark, training_ns()
         return summarize(
-            ledger.recording,
+            ledger.recording.since(since) if since else ledger.recording,
             at=stats.at,
             workers=loader.num_workers,
             allowed=stats.processors.allowed,
@@ -566,7 +612,14 @@ class Engine:
 
     def predict(self, workers: int, memory_budget: int | None, ordinary_samples: bool) -> Prediction:
         check_workers(workers, self.options.max_workers)
-        return predict(self.load(), workers, memory_budget=memory_budget, ordinary_samples=ordinary_samples)
+        return predict(self._recent_load(), workers, memory_budget=memory_budget, ordinary_samples=ordinary_samples)
+
+    def _recent_load(self) -> Load:
+        """The same for all who ask within a moment: a range of numbers is asked for one by one."""
+        known, now = self._load, time.monotonic()
+        if known is None or now - known[0] > LOAD_AGE or known[1].workers != self.loader.num_workers:
+            known = self._load = now, self.load()
+        return known[1]
 
     def note_progress(self, snapshot: Snapshot) -> None:
         """Look whether it can be said what a change has brought. Called with every snapshot that is published."""
@@ -587,91 +640,10 @@ class Engine:
             return "running"
         return "finished" if self.ledger.epochs else "idle"
 
-    # -- checkpoints ----------------------------------------------------------------------------------------
 
-    def state_dict(self) -> checkpoint.State:
-        if self.resume_state is not None:
-            return {**self.resume_state}
-        loader, current = self.loader, self._current()
-        state: checkpoint.State = {
-            **self._describe(),
-            "epoch": self.ledger.epochs,
-            "batch": 0,
-            "over": True,
-            "base_seed": None,
-            "sampler": None,
-            "samplers": sampling.own_states(loader._index_sampler),
-            "dataset": self._dataset_state(),
-            "generator": checkpoint.generator_state(loader.generator),
-            "digest": self.ledger.digest.hex(),
-        }
-        if self.quarantine is not None:
-            state["quarantine"] = self.quarantine.state()
-        if current is not None:
-            state.update(self._place_of(current))
-        elif isinstance(self._left, Exception):
-            raise self._left
-        elif self._left is not None:
-            state.update(self._left)
-        if state["over"] and self.is_iterable and loader.num_workers == 0 and saves(loader.dataset):
-            own = {"dataset": copy.deepcopy(loader.dataset.state_dict())}  # type: ignore[attr-defined]
-            state["shards"] = [{"dataset": own, "ended": False, "over": True, "generators": None}]
-        if state.get("unsaved") and not self._told_unsaved:
-            self._told_unsaved = True
-            warnings.warn(
-                f"{state['unsaved']}. The state that was asked for in the midst of an epoch says so; loaded, it begins "
-                "that epoch anew.",
-                stacklevel=3,
-            )
-        return state
+def _by_environment(loader: DataLoader[Any], options: Options) -> Autotune | None:
+    """Under `penstock run --autotune` every loader is tuned that has workers and may be controlled.
 
-    def load_state_dict(self, state: checkpoint.State) -> None:
-        self._check_open()
-        loader = self.loader
-        if isinstance(state, dict) and "ranks" in state:
-            state = localized(state, loader._index_sampler)
-        checkpoint.check(state, self._describe())
-        if state["sampler"] is not None:
-            sampling.check_state(loader._index_sampler, state["sampler"])
-        shards = state.get("shards") or []
-        if len(shards) > 1 and not state["over"] and not (self._pending or loader.num_workers):
-            raise ValueError(
-                f"the state is of an epoch in {len(shards)} shards: "
-                "it can be resumed with workers, not with num_workers=0"
-            )
-        if state.get("unsaved"):
-            warnings.warn(
-                f"the state does not say where in epoch {state['epoch']} training was ({state['unsaved']}): "
-                "that epoch begins anew",
-                stacklevel=3,
-            )
-            state = {**state, "batch": 0}
-        if not self.is_iterable and state.get("dataset") is not None and saves(loader.dataset):
-            loader.dataset.load_state_dict(copy.deepcopy(state["dataset"]))  # type: ignore[attr-defined]
-            self._stale = True
-        sampling.load_own_states(loader._index_sampler, state.get("samplers") or [])
-        checkpoint.restore_generator(loader.generator, state["generator"])
-        if self.quarantine is not None and state.get("quarantine"):
-            self.quarantine.load(state["quarantine"])
-        self.ledger.epochs = state["epoch"]
-        self.ledger.digest = Digest(bytes.fromhex(state["digest"]))
-        self.resume_state = state
-
-    def _place_of(self, iterator: EpochIterator) -> checkpoint.State:
-        """How far the epoch of an iterator is, or what it leaves to the next."""
-        if iterator.exhausted:
-            seed = iterator._base_seed if iterator._persistent_workers else None  # persistent workers keep it
-            return {"over": True, "base_seed": seed, **iterator.final_state()}
-        place = iterator.state_dict()
-        return {"over": False, "epoch": iterator.number, "base_seed": iterator._base_seed, **place}
-
-    def _dataset_state(self) -> Any:
-        """A map-style dataset's own state, as it is in this process."""
-        dataset = self.loader.dataset
-        if self.is_iterable or not saves(dataset):
-            return None
-        return copy.deepcopy(dataset.state_dict())  # type: ignore[attr-defined]
-
-    def _describe(self) -> checkpoint.State:
-        loader = self.loader
-        return checkpoint.describe(loader.dataset, None if self.is_iterable else loader._index_sampler)
+    One without workers stays so: its random numbers are training's own.
+    """
+    return Autotune() if wants_autotune() and loader.num_workers and options.allow_control else None

@@ -30,6 +30,8 @@ WARY = 256
 
 
 class Fetcher(Protocol):
+    """Asks a dataset for the samples of one batch after another."""
+
     stamps: list[int]
     """When each sample of the batch was there, ns of the monotonic clock; empty if they were not timed."""
     began: int
@@ -94,6 +96,8 @@ class Pace:
 
 
 class MapFetcher:
+    """Asks a map-style dataset for samples by index."""
+
     by_index = True
 
     def __init__(

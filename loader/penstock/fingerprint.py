@@ -43,6 +43,11 @@ _LEFT_OUT_MODULES = frozenset(
     | {"socket", "asyncio", "concurrent", "selectors", "subprocess", "tempfile", "_weakref"}
 )
 
+_SHARING = frozenset({"multiprocessing", "ctypes", "_ctypes", "mmap"})
+"""Modules whose objects are shared with, or can be reached from, other processes."""
+_OURS = frozenset({"penstock.shared_list", "penstock.caching.store", "penstock.caching.counters"})
+"""Modules whose objects share memory in which nothing ever changes that a sample is made from."""
+
 
 def fingerprint(dataset: object) -> Fingerprint:
     """What there is to be seen of a dataset's attributes. Never raises: what cannot be looked at is left out."""
@@ -69,6 +74,45 @@ def changed(before: Fingerprint, now: Fingerprint) -> str | None:
         if path in now and now[path] != summary:
             return path.lstrip(".")
     return None
+
+
+def shares(*things: object) -> bool:
+    """Do they hold memory that training and workers have in common, so that workers see at once what training changes?
+
+    It is looked for where changes are, a little deeper, and also in what functions are closed over and bound to.
+    """
+    seen: set[int] = set()
+    waiting: list[tuple[object, int]] = [(each, 0) for each in things]
+    for value, depth in waiting:
+        if id(value) in seen or len(seen) >= LIMIT:
+            continue
+        seen.add(id(value))
+        try:
+            if _is_shared(value):
+                return True
+            if depth < DEPTH + 2 and type(value).__module__ not in _OURS:
+                waiting += [(each, depth + 1) for _, each in _inside(value)]
+                waiting += [(each, depth + 1) for each in _bound(value)]
+        except Exception:
+            continue  # somebody's own class: no reason to stop a training
+    return False
+
+
+def _is_shared(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.device.type == "cpu" and value.is_shared()
+    if isinstance(value, np.memmap):
+        return bool(value.flags.writeable)
+    return not isinstance(value, type | types.ModuleType) and type(value).__module__.partition(".")[0] in _SHARING
+
+
+def _bound(value: object) -> Iterator[object]:
+    """What a function uses besides its arguments."""
+    if isinstance(value, types.MethodType):
+        yield value.__self__
+    elif isinstance(value, types.FunctionType):
+        yield from (cell.cell_contents for cell in value.__closure__ or ())
+        yield from value.__defaults__ or ()
 
 
 def _looked_at(value: object) -> bool:

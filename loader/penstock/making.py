@@ -20,7 +20,7 @@ from .fetching import Fetcher, IterableFetcher, MapFetcher, sample_count
 from .profiling.phases import COLLATING, FETCHING, IDLE, SENDING
 from .profiling.stacks import codes_of
 from .ready import Allocate
-from .seeding import BatchSeeder
+from .seeding import Seeder
 from .taking import by_signal_handler
 from .tolerating import NOTHING, Bad, Tolerance, TolerantFetcher, Without
 
@@ -87,7 +87,7 @@ class BatchMaker:
         self._batch = 0
         self.bad: list[Bad] = []
         """What was bad in the batch under way, if that is tolerated."""
-        self.seeder: BatchSeeder | None = None
+        self.seeder: Seeder | None = None
         """Seeds the random generators for every batch; None: nobody does."""
         self.samples = 0
         """Samples in the batch under way."""

@@ -41,7 +41,9 @@ def choose_mode(pin_memory: bool, pin_memory_device: str, *, slots: bool = True)
         )
     if not torch.accelerator.is_available():
         if not HAS_MLOCK or not slots:
-            reason = "Without workers there is no shared memory" if HAS_MLOCK else "This system has no mlock either"
+            reason = (
+                "Without worker processes there is no shared memory" if HAS_MLOCK else "This system has no mlock either"
+            )
             warnings.warn(
                 "'pin_memory' argument is set as true but no accelerator is found, "
                 f"then device pinned memory won't be used. {reason}: batches are not pinned.",

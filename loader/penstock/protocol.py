@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-PROTOCOL = (2, 2)
+PROTOCOL = (2, 3)
 """This description's version: (major, minor)."""
 
 MAX_MESSAGE = 1 << 20
@@ -30,6 +30,9 @@ MAX_MESSAGE = 1 << 20
 
 MAX_WORKERS = 1024
 """The most workers one loader may report."""
+
+# Structs of which a dashboard has very many are not looked at by the garbage collector (`gc=False`): they are frozen,
+# so no cycle can be made of them, and looking at them took most of the time that decoding a message takes.
 
 _UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -74,7 +77,7 @@ none: asked for, but neither was possible."""
 # ---------------------------------------------------------------------------------------------- snapshots
 
 
-class Queues(Struct, frozen=True, array_like=True):
+class Queues(Struct, frozen=True, array_like=True, gc=False):
     """How full every stage of the pipeline is at one moment."""
 
     index: Count = 0
@@ -103,7 +106,7 @@ class Queues(Struct, frozen=True, array_like=True):
     """Byte limit for finished batches that training has not taken."""
 
 
-class Times(Struct, frozen=True, array_like=True):
+class Times(Struct, frozen=True, array_like=True, gc=False):
     """Where the training thread's time went: all of it since the first `next()`, and samplers in `iter()` before."""
 
     compute_us: Count = 0
@@ -122,7 +125,7 @@ class Times(Struct, frozen=True, array_like=True):
     """In `next()` or `iter()`, while the sampler was drawn from."""
 
 
-class Worker(Struct, frozen=True, array_like=True):
+class Worker(Struct, frozen=True, array_like=True, gc=False):
     """One worker process. Times are sums since its birth, the state under way included."""
 
     id: Count
@@ -130,6 +133,7 @@ class Worker(Struct, frozen=True, array_like=True):
     pid: Count
     """Its process id; 0: it is still to be born."""
     state: WorkerState
+    """What it is doing now."""
     state_ms: Count = 0
     """Time in this state."""
     batch: int = -1
@@ -159,7 +163,7 @@ class Worker(Struct, frozen=True, array_like=True):
     """Time in which it was ready to run and waited for a processor. Since 2.2."""
 
 
-class Processors(Struct, frozen=True, array_like=True):
+class Processors(Struct, frozen=True, array_like=True, gc=False):
     """What this process and its workers may run on. Sums are since the loader was first looked at. Since 2.2."""
 
     allowed: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
@@ -170,7 +174,7 @@ class Processors(Struct, frozen=True, array_like=True):
     """Processor time of the training process itself, all threads."""
 
 
-class CacheUse(Struct, frozen=True, array_like=True):
+class CacheUse(Struct, frozen=True, array_like=True, gc=False):
     """The cache that the dataset is (`penstock.cached`). Counts are those of all who have it from this process: its
     workers, and other loaders of the same dataset. Since 2.2."""
 
@@ -190,10 +194,11 @@ class CacheUse(Struct, frozen=True, array_like=True):
     """Why the training process keeps nothing more, though there is room; empty: nothing is wrong."""
 
 
-class PinStage(Struct, frozen=True, array_like=True):
+class PinStage(Struct, frozen=True, array_like=True, gc=False):
     """What passed the pin stage since the loader was made."""
 
     mode: PinMode = "off"
+    """How batches are page-locked, if they are."""
     batches: Count = 0
     """Batches that passed the stage."""
     bytes: Count = 0
@@ -202,18 +207,22 @@ class PinStage(Struct, frozen=True, array_like=True):
     """Time spent in the stage."""
 
 
-class SampleCost(Struct, frozen=True, array_like=True):
+class SampleCost(Struct, frozen=True, array_like=True, gc=False):
     """How long single samples took to fetch, this epoch. Quantiles are right to within 6 %.
 
     Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts
-    with the mean of its batch.
+    with the mean of its batch. What persistent workers make ahead for the next epoch counts in the one in which it is
+    made.
     """
 
     count: Count = 0
     """Samples that were timed."""
     p50_us: Count = 0
+    """Half of the samples took no longer than this."""
     p95_us: Count = 0
+    """19 of 20 samples took no longer than this."""
     p99_us: Count = 0
+    """99 of 100 samples took no longer than this."""
     max_us: Count = 0
     """Time of the slowest sample."""
     max_index: Text = ""
@@ -221,7 +230,47 @@ class SampleCost(Struct, frozen=True, array_like=True):
     is known."""
 
 
-class Stalls(Struct, frozen=True, array_like=True):
+class SlowSample(Struct, frozen=True, array_like=True, gc=False):
+    """One of the slowest samples of an epoch."""
+
+    index: Text
+    """As the sampler gave it, or its number in its shard."""
+    us: Count
+    """Time that it took to fetch."""
+    batch: int = -1
+    """The batch that it is in; for an iterable-style dataset with workers, its number within its shard. Since 2.3."""
+    worker: int = -1
+    """The worker that fetched it; 0 if training did. Since 2.3."""
+    fetch_us: Count = 0
+    """Time that all samples of its batch took to fetch. Since 2.3."""
+    collate_us: Count = 0
+    """Time that its batch took to collate. Since 2.3."""
+    send_us: Count = 0
+    """Time that its batch took to be sent. Since 2.3."""
+    stack: LongText = ""
+    """The Python stack at which most of its time was seen, innermost call first; empty if no profile was taken
+    meanwhile, or the sample was too short to be seen. In what is published only of the slowest few, and only the user's
+    own functions. Since 2.3."""
+
+
+class HotLine(Struct, frozen=True, array_like=True, gc=False):
+    """The function of the user's own that costs most, by the last profile. Since 2.3."""
+
+    clock: Literal["wall", "processor"]
+    """By time that passed, or by time on a processor."""
+    function: Text
+    """Its qualified name."""
+    file: Text
+    """Where it is defined."""
+    line: Count
+    """Its most costly line."""
+    share: Annotated[float, Meta(ge=0, le=1)]
+    """Its part of the time in which workers make batches, with the libraries that it calls."""
+    at: Moment = 0.0
+    """When that was last seen."""
+
+
+class Stalls(Struct, frozen=True, array_like=True, gc=False):
     """Reorder stalls since the loader was made."""
 
     count: Count = 0
@@ -236,6 +285,7 @@ class Quarantined(Struct, frozen=True):
     index: Text = ""
     """The sample's index; empty: of a stream, or a whole batch."""
     where: Literal["dataset", "collate_fn"] = "dataset"
+    """The user's function that raised."""
     error: LongText = ""
     """Type and message of the exception."""
     traceback: LongText = ""
@@ -246,6 +296,8 @@ class Quarantined(Struct, frozen=True):
     """The epoch in which it failed last."""
     batch: Count = 0
     """The batch in which it failed last."""
+    number: bool = True
+    """The index is a number; else a text, or what something else looks like."""
 
 
 class Tuned(Struct, frozen=True):
@@ -260,7 +312,7 @@ class Tuned(Struct, frozen=True):
     """Loaders of this host, this one included, that are tuned together."""
 
 
-class Errors(Struct, frozen=True, array_like=True):
+class Errors(Struct, frozen=True, array_like=True, gc=False):
     """Errors that training met, in dataset, collate_fn, sampler, worker_init_fn, in loading, or in its own loop."""
 
     count: Count
@@ -275,7 +327,49 @@ class Errors(Struct, frozen=True, array_like=True):
     """Nobody caught it: the process ends with it, or the `with` block of the loader did."""
 
 
-class Snapshot(Struct, frozen=True, tag="snapshot"):
+class Hang(Struct, frozen=True, array_like=True, gc=False):
+    """A wait of training for one batch that lasts unusually long, and still does. Since 2.2."""
+
+    us: Count
+    """How long it has lasted."""
+    cause: Text
+    """Why nothing is ready, named like the kind of time in `Times`: `reorder_stall`, `starvation`, …"""
+    batch: Count
+    """The batch that is waited for."""
+    worker: int = -1
+    """The worker that had it when that was looked at last; -1: none, or training makes it itself."""
+
+
+class Glances(Struct, frozen=True, array_like=True, gc=False):
+    """What workers with a batch in hand were seen to wait for, looked at now and then, since the loader was made."""
+
+    times: Count = 0
+    """How often somebody was looked at; 0: the system does not say."""
+    crowded: Count = 0
+    """How often somebody waited for a lock that another process had."""
+    workers: Count = 0
+    """Workers that were looked at, all times together."""
+    locked: Count = 0
+    """How many of the workers that were looked at waited for a lock."""
+    asleep: Count = 0
+    """How many of the workers that were looked at slept."""
+    other: Count = 0
+    """How many of the workers that were looked at waited for something else, as storage or the network; the rest
+    ran, or were ready to."""
+
+
+class Between(Struct, frozen=True, array_like=True, gc=False):
+    """What the loader saw between two snapshots, so that spikes survive a slow pace. Since 2.3."""
+
+    looks: Annotated[int, Meta(ge=1, le=1 << 20)]
+    """How often it looked, the snapshot included."""
+    low: Rates
+    """The least of each rate from one look to the next."""
+    high: Rates
+    """The greatest of each."""
+
+
+class Snapshot(Struct, frozen=True, tag="snapshot", gc=False):
     """One loader at one moment."""
 
     seq: Count
@@ -283,6 +377,7 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     at: Moment
     """When it was taken, by the loader's clock."""
     state: LoaderState
+    """What the loader says of itself."""
     epoch: Count = 0
     """Number of the epoch under way or last ended, from 0."""
     batch: Count = 0
@@ -300,27 +395,32 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     pending: Count | None = None
     """Workers asked for from the next epoch on, while that is still to come."""
     queues: Queues = field(default_factory=Queues)
+    """How full every stage is."""
     times: Times = field(default_factory=Times)
     """The training thread's time since the loader was made."""
     epoch_times: Times = field(default_factory=Times)
     """The training thread's time in this epoch."""
     stalls: Stalls = field(default_factory=Stalls)
+    """Reorder stalls so far."""
     pin: PinStage = field(default_factory=PinStage)
+    """What passed the pin stage."""
     cost: SampleCost = field(default_factory=SampleCost)
+    """How long samples take."""
     workers: Annotated[list[Worker], Meta(max_length=MAX_WORKERS)] = field(default_factory=list)
+    """All workers that exist, or are being made, by id."""
     digest: Text = ""
     """Rolling digest over (epoch, batch index, sample indices, seed) of everything yielded."""
     recoveries: Count = 0
     """Dead workers replaced so far."""
     dropped: Count = 0
     """Sequenced messages and events lost to full buffers so far."""
-    slowest: Annotated[list[tuple[Text, Count]], Meta(max_length=1000)] = field(default_factory=list)
-    """(index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them."""
+    slowest: Annotated[list[SlowSample], Meta(max_length=1000)] = field(default_factory=list)
+    """The slowest samples of the epoch, the slowest first, if `record_samples` asked for them."""
     unknown: Unknown | UnsetType = UNSET
     """What cannot be seen of it, because it is only watched or the system does not tell. Left out where all is known.
     Since 2.1."""
     processors: Processors = field(default_factory=Processors)
-    """Since 2.2."""
+    """What this process and its workers may run on. Since 2.2."""
     bad: Count = 0
     """Samples, and batches, that are in quarantine. Since 2.2."""
     quarantined: Annotated[list[Quarantined], Meta(max_length=100_000)] = field(default_factory=list)
@@ -331,11 +431,20 @@ class Snapshot(Struct, frozen=True, tag="snapshot"):
     """Left out where there was none. Since 2.2."""
     cache: CacheUse | UnsetType | None = UNSET
     """Left out where the dataset is no cache. Since 2.2."""
+    hang: Hang | UnsetType = UNSET
+    """Left out where training does not wait, or not for long. Since 2.2."""
+    glances: Glances | UnsetType = UNSET
+    """Left out where nothing was seen. Since 2.2."""
+    between: Between | UnsetType = UNSET
+    """What was seen since the snapshot before, if the loader looked more often than it publishes. Since 2.3."""
+    hottest: Annotated[list[HotLine], Meta(max_length=2)] | UnsetType = UNSET
+    """By each clock. Left out where no profile was taken, or it saw none of the user's own functions. Since 2.3."""
 
     def knows(self, name: str) -> bool:
         """Whether a field, named as in `Unknown`, says anything."""
-        unknown = () if self.unknown is UNSET else self.unknown
-        return not any(name == each or name.startswith(f"{each}.") for each in unknown)
+        if self.unknown is UNSET:
+            return True
+        return not any(name == each or name.startswith(f"{each}.") for each in self.unknown)
 
     def __str__(self) -> str:
         """A small table for a person."""
@@ -390,18 +499,30 @@ class Verdict(Struct, frozen=True):
     advice: LongText = ""
     """What to do about it; empty: nothing."""
     limit: Limit = "none"
+    """What keeps training from being faster."""
     stage: Stage | None = None
     """The stage of the pipeline that limits; None: there is none to name."""
     waiting: float | None = None
     """Share of the time, 0 to 1, in which training waited for data, of what was looked at; None: not known."""
     workers: Count | None = None
     """The number of workers that is advised; None: none is."""
+    offer: Text = ""
+    """What that would bring, as on a button: "Apply 16: 48 → about 185 batches/s"; empty: nothing is promised."""
+    brings: float | None = None
+    """Batches a second that are predicted of it; None: nothing is."""
+    brings_low: float | None = None
+    """Lower end of the interval in which that is nine times out of ten."""
+    brings_high: float | None = None
+    """Upper end of it."""
+    line: HotLine | None = None
+    """The line that costs most of what limits; None: there is no profile that says so. Since 2.3."""
 
 
 class Stats(Snapshot, frozen=True, tag="stats"):
     """What `DataLoader.stats()` returns: a snapshot, and the verdict on it."""
 
     verdict: Verdict = Verdict()
+    """What limits training, as of this snapshot and those before it."""
 
 
 # ------------------------------------------------------------------------------------------------- events
@@ -413,6 +534,7 @@ class Span(Struct, frozen=True, array_like=True):
     worker: Count
     """The worker that made it; 0 if training did."""
     epoch: Count
+    """Number of the epoch, from 0."""
     batch: Count
     """Batch index; for an iterable-style dataset with workers, its number within its shard."""
     start_us: int
@@ -431,9 +553,11 @@ class Spans(Struct, frozen=True, tag="spans", tag_field="kind"):
     """Batch spans for the timeline: every batch at low rates, every `stride`-th at high ones."""
 
     at: Moment
+    """When it was told."""
     base: Moment
     """Unix time of 0 µs."""
     spans: Annotated[list[Span], Meta(max_length=4096)]
+    """Batches that are told for the first time."""
     stride: Count = 1
     """Of the batches, by their number, one of so many is told."""
     late: Annotated[list[Span], Meta(max_length=4096)] = field(default_factory=list)
@@ -441,15 +565,19 @@ class Spans(Struct, frozen=True, tag="spans", tag_field="kind"):
 
 
 class Stall(Struct, frozen=True, tag="stall", tag_field="kind"):
-    """Training waited for one batch while later ones were finished."""
+    """Training waited for one batch while later ones were finished, or unusually long.
+
+    One that lasts is told while it does, and again when something of it has changed: of those with the same epoch and
+    batch, the last one holds."""
 
     at: Moment
     """When it began."""
     us: Count
-    """How long it lasted."""
+    """How long it lasted, or has lasted so far."""
     held_back: Count
     """Finished batches that had to wait."""
     epoch: Count
+    """Number of the epoch, from 0."""
     batch: Count
     """The batch that was waited for."""
     worker: int = -1
@@ -459,16 +587,58 @@ class Stall(Struct, frozen=True, tag="stall", tag_field="kind"):
     slowest_us: Count = 0
     """Time of the slowest sample, or of a sample on average."""
     stack: LongText = ""
-    """The worker's Python stack, taken once while the stall lasted; empty if it was short."""
+    """The Python stack of the worker, or of training if it makes the batch itself, innermost call first, taken while
+    the stall lasted; empty if it was short."""
+    brief: LongText = ""
+    """Of the stack, the user's own functions; empty if there are none. Since 2.2."""
+    silence: Text = ""
+    """Why there is no stack; empty: there is one, or the stall was short. Since 2.2."""
+    ongoing: bool = False
+    """It lasted when this was told. Since 2.2."""
+    cause: Text = "reorder_stall"
+    """Why nothing was ready, as in `Hang`. Since 2.2."""
+
+
+class StackEvent(Struct, frozen=True, tag="stack", tag_field="kind"):
+    """What a worker, or training, was doing when somebody asked. Since 2.2."""
+
+    at: Moment
+    """When it was looked at."""
+    worker: int
+    """The worker; -1: the thread of training that iterates."""
+    pid: Count = 0
+    """Process id of the worker or of training; 0: it is still to be born."""
+    stack: LongText = ""
+    """Its Python stack, innermost call first; empty if it did not answer."""
+    brief: LongText = ""
+    """Of the stack, the user's own functions; empty if there are none."""
+    silence: Text = ""
+    """Why there is no stack; empty: there is one."""
+    state: Text = ""
+    """What the worker was at, as in `Worker`; empty for training."""
+    batch: int = -1
+    """The batch, as in `Worker`."""
+    by: Text = ""
+    """Who asked, as in `CommandEvent`."""
+    command: Text = ""
+    """The command's id; empty for a local call."""
+    place: Count = 0
+    """Its number, from 0, among those that were asked for at once."""
+    among: Count = 1
+    """How many were."""
 
 
 class WorkerEvent(Struct, frozen=True, tag="worker", tag_field="kind"):
     """A worker was born, retired as it was told to, or died."""
 
     at: Moment
+    """When it was noticed."""
     what: Literal["born", "retired", "died"]
+    """What happened to it."""
     worker: Count
+    """Its number in the pool, from 0."""
     pid: Count
+    """Its process id."""
     exitcode: int = 0
     """As in `multiprocessing`: negative for a signal."""
     signal: Text = ""
@@ -477,26 +647,34 @@ class WorkerEvent(Struct, frozen=True, tag="worker", tag_field="kind"):
     """The batch it was working at, as in `Worker.batch`; -1: none."""
     retried: bool = False
     """The worker's unfinished tasks went to others."""
+    others: Annotated[list[tuple[Count, Count]], Meta(max_length=MAX_WORKERS)] = field(default_factory=list)
+    """(worker, pid) of those that were born, or retired, with it, if there were many. Since 2.2."""
 
 
 class EpochEvent(Struct, frozen=True, tag="epoch", tag_field="kind"):
     """An epoch began, or ended in one way or another."""
 
     at: Moment
+    """When it happened."""
     what: Literal["started", "ended", "abandoned", "failed"]
+    """abandoned: training left it early. failed: it ended with an error."""
     epoch: Count
+    """Number of the epoch, from 0."""
     batches: Count = 0
     """Batches yielded in the epoch."""
     reason: LongText = ""
+    """Of a failed one: type and message of the error; else empty."""
 
 
 class CommandEvent(Struct, frozen=True, tag="command", tag_field="kind"):
     """A pause, resume or resize and what came of it, wherever it came from."""
 
     at: Moment
+    """When it got there."""
     action: Text
     """As in `Order`."""
     state: CommandState
+    """How far it is."""
     by: Text = ""
     """The token's name; "local" for a call in the training process; "timer" for the end of a pause with a limit."""
     command: Text = ""
@@ -512,19 +690,23 @@ class CommandEvent(Struct, frozen=True, tag="command", tag_field="kind"):
     took_us: Count = 0
     """From the call to its effect."""
     reason: Text = ""
+    """Why it was rejected, superseded, or has to wait; else empty."""
 
 
 class ErrorEvent(Struct, frozen=True, tag="error", tag_field="kind"):
     """An exception that training met, whether or not it caught it. Since 2.2."""
 
     at: Moment
+    """When it was raised in training."""
     where: Text
     """dataset, collate_fn, sampler, worker_init_fn: the user's function that raised. worker: one was lost. loading:
     anything else in the loader. training: the process ended with an exception of its own."""
     type: Text
     """The exception's type."""
     message: Annotated[str, Meta(max_length=1024)] = ""
+    """The exception's message, of a long one the beginning."""
     epoch: Count = 0
+    """Number of the epoch, from 0."""
     batch: int = -1
     """The batch that failed; -1: it is not about a batch."""
     worker: int = -1
@@ -532,10 +714,22 @@ class ErrorEvent(Struct, frozen=True, tag="error", tag_field="kind"):
     sample: Text = ""
     """Index of the sample at which it was raised, or its number in the batch; empty where that is not known."""
     traceback: LongText = ""
+    """Where it was raised, in the worker if it was there; empty where that is not known."""
     fatal: bool = False
     """Nobody caught it, as in `Errors`."""
     more: Count = 0
     """Errors like it that were counted and not told since the last one that was."""
+    tolerated: bool = False
+    """Training did not see it: the sample or batch was left out or replaced (`on_error`)."""
+
+
+class QuarantineEvent(Struct, frozen=True, tag="quarantine", tag_field="kind"):
+    """Samples that were found to be bad, each once, with what was known of them then. Since 2.2."""
+
+    at: Moment
+    """When it was told."""
+    found: Annotated[list[Quarantined], Meta(max_length=1024)] = field(default_factory=list)
+    """Without tracebacks; of long errors the beginning."""
 
 
 class ProfileFunction(Struct, frozen=True, array_like=True):
@@ -555,7 +749,9 @@ class ProfileWeights(Struct, frozen=True, array_like=True):
     """The time that was seen at nodes of a profile's call tree, of one worker in one phase. Columns are parallel."""
 
     worker: Count
+    """The worker's number in the pool, from 0; 0 if training makes batches itself."""
     phase: Literal["fetch", "collate", "send"]
+    """What the worker did: asked the dataset, collated, or sent."""
     nodes: Annotated[list[Count], Meta(max_length=65536)]
     """Numbers as `ProfilePart.nodes` gives them."""
     wall_ms: Annotated[list[Count], Meta(max_length=65536)]
@@ -569,6 +765,7 @@ class ProfilePart(Struct, frozen=True, tag="profile", tag_field="kind"):
     Since 2.2."""
 
     at: Moment
+    """When it was told."""
     profile: Text
     """The profile's name: that of the command that asked for it, if one did."""
     part: Count
@@ -587,6 +784,7 @@ class ProfilePart(Struct, frozen=True, tag="profile", tag_field="kind"):
     """Nodes of the call tree that are new, three numbers each: caller, function, and the line at which it was seen.
     They are numbered from 1 over all parts; 0 is the root, below which batches are made."""
     weights: Annotated[list[ProfileWeights], Meta(max_length=4096)] = field(default_factory=list)
+    """The time that was seen since the part before."""
     idle_ms: Annotated[list[tuple[Count, Count]], Meta(max_length=1024)] = field(default_factory=list)
     """(worker, time in which it had nothing to do)."""
 
@@ -595,6 +793,7 @@ class TuningEvent(Struct, frozen=True, tag="tuning", tag_field="kind"):
     """A step of the tuner. Since 2.2."""
 
     at: Moment
+    """When the tuner decided it."""
     what: Literal["on", "off", "pinned", "try", "keep", "back", "hold", "wake", "halve"]
     """on, off: somebody switched it. pinned: somebody chose a number, which holds until it is switched on again. try: a
     number is tried. keep, back: what came of that. hold: it is settled. wake: the load is another one. halve: memory is
@@ -639,6 +838,7 @@ class Receipt(Struct, frozen=True, tag="receipt", tag_field="kind"):
     high: float = 0.0
     """Upper end of it."""
     brought: Brought = "unknown"
+    """Whether that is more than before."""
     text: Text = ""
     """All this in a sentence."""
     by: Text = ""
@@ -647,14 +847,42 @@ class Receipt(Struct, frozen=True, tag="receipt", tag_field="kind"):
     """The command's id; empty for a local call."""
 
 
-Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | ProfilePart | TuningEvent | Receipt
+class Note(Struct, frozen=True, tag="note", tag_field="kind"):
+    """A word from the training script about what it does: `train.note("lr drop")`. Since 2.3."""
+
+    at: Moment
+    """When it was said."""
+    text: Text
+    """What was said."""
+    epoch: Count = 0
+    """The epoch under way, or last ended."""
+    batch: Count = 0
+    """Batches yielded in it."""
+
+
+Event = (
+    Spans
+    | Stall
+    | StackEvent
+    | WorkerEvent
+    | EpochEvent
+    | CommandEvent
+    | ErrorEvent
+    | QuarantineEvent
+    | ProfilePart
+    | TuningEvent
+    | Receipt
+    | Note
+)
 
 
 class Events(Struct, frozen=True, tag="events"):
     """What happened since the last message."""
 
     seq: Count
+    """Number of this message, as in `Snapshot`."""
     events: Annotated[list[Event], Meta(max_length=1024)]
+    """The oldest first."""
 
 
 # ----------------------------------------------------------------------------------------------- commands
@@ -715,7 +943,19 @@ class Auto(Struct, frozen=True, tag="auto", tag_field="action"):
     concern: ClassVar = "auto"
 
 
-Order: TypeAlias = Resize | Pause | Resume | TakeProfile | Auto
+class ShowStack(Struct, frozen=True, tag="stack", tag_field="action"):
+    """Look at what a worker is doing now: its Python stack.
+
+    It comes as an event of the kind `stack`, one for each worker that was asked for."""
+
+    worker: Annotated[int, Meta(ge=-1, lt=2 * MAX_WORKERS)] | None = None
+    """Which; None: all of them, or training if there are none; -1: the thread of training that iterates."""
+
+    since: ClassVar = (2, 2)
+    concern: ClassVar = ""
+
+
+Order: TypeAlias = Resize | Pause | Resume | TakeProfile | Auto | ShowStack
 """What can be asked of a loader: a target to bring about, so that twice is the same as once; or something to look at.
 
 Each says the first version of the protocol that has it (`since`: older loaders are not asked), and what it is about
@@ -735,7 +975,9 @@ class Command(Struct, frozen=True):
     message's `type` is `command`."""
 
     id: Text
+    """Name of the command, by which its outcome is told."""
     order: Order
+    """What is to be done."""
     by: Text = ""
     """Name of the token that asked."""
 
@@ -765,8 +1007,11 @@ class Outcome(Struct, frozen=True, tag="outcome"):
     """Loader to backend: what became of a command."""
 
     command: Text
+    """The command's id."""
     state: Literal["delivered", "pending", "applied", "rejected", "superseded"]
+    """How far it is."""
     at: Moment
+    """When it got there, by the loader's clock."""
     actual: int | None = None
     """Workers there are now."""
     at_batch: int | None = None
@@ -774,6 +1019,7 @@ class Outcome(Struct, frozen=True, tag="outcome"):
     took_us: Count = 0
     """From receipt to effect."""
     reason: Text = ""
+    """Why it was rejected, superseded, or has to wait; else empty."""
 
 
 # ---------------------------------------------------------------------------------------- loader ↔ backend
@@ -783,11 +1029,17 @@ class Identity(Struct, frozen=True):
     """Which loader of which process of which run it is."""
 
     run: Label
+    """Name of the training job."""
     name: Label
+    """Name of the loader in its process."""
     rank: Annotated[int, Meta(ge=0, lt=1_000_000)] = 0
+    """Number of the process in the job, from 0."""
     world_size: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """Processes in the job."""
     host: Text = ""
+    """Name of the machine."""
     pid: Count = 0
+    """Process id of training."""
     incarnation: Text = ""
     """New for every publisher: a restarted training is the same loader in a new incarnation."""
 
@@ -798,19 +1050,31 @@ class Config(Struct, frozen=True):
     dataset: Text = ""
     """The dataset's type."""
     style: Literal["map", "iterable"] = "map"
+    """Whether the dataset has indices, or is a stream."""
     dataset_length: Count | None = None
+    """Samples in it; None: it does not say."""
     batch_size: Count | None = None
+    """Samples in a batch; None: the batch sampler decides, or there are no batches."""
     sampler: Text = ""
+    """The type of the sampler, or of the batch sampler if one was given."""
     num_workers: Count = 0
+    """Workers that it was made with; 0: training makes batches itself."""
     max_workers: Count = 0
+    """The most workers that a resize may ask for; 0: not told."""
     start_method: Text = ""
+    """How worker processes are started: fork, spawn or forkserver; or thread."""
     pin_memory: bool = False
+    """Whether batches are to be page-locked."""
     persistent_workers: bool = False
+    """Whether workers live on after an epoch."""
     in_order: bool = True
+    """Whether batches come in the sampler's order."""
     prefetch_factor: Count | None = None
+    """Tasks in flight per worker, as torch's loader has it; None: it has none."""
     timeout: float = 0.0
     """Seconds; 0: none."""
     memory_budget: Count = 0
+    """Byte limit for finished batches that training has not taken; 0: not told."""
     control: bool = True
     """False: this loader takes no commands."""
     engine: Literal["penstock", "torch"] = "penstock"
@@ -825,8 +1089,11 @@ class Hello(Struct, frozen=True, tag="hello"):
     """A loader's first message on a connection: who it is and how it was made."""
 
     protocol: tuple[int, int]
+    """The loader's version of this description."""
     identity: Identity
+    """Which loader it is."""
     config: Config = field(default_factory=Config)
+    """How it was made."""
     interval_us: Annotated[int, Meta(ge=10_000, le=60_000_000)] = 200_000
     """Time between two snapshots."""
     started: Moment = 0.0
@@ -839,31 +1106,48 @@ class Goodbye(Struct, frozen=True, tag="goodbye"):
     """The loader was closed or its process ends in an orderly way."""
 
     seq: Count
+    """Number of this message, as in `Snapshot`."""
     reason: Text = ""
+    """Why it goes; empty: that is not said."""
 
 
 class Welcome(Struct, frozen=True, tag="welcome"):
     """The backend's answer to a hello."""
 
     protocol: tuple[int, int]
+    """The backend's version of this description."""
     loader: Text
     """The id under which the backend knows it."""
     last_seq: int = -1
     """The last message of this incarnation that the backend has; the loader goes on with the next one."""
     at: Moment = 0.0
     """The moment of the answer by the backend's clock."""
+    interval_us: Count = 0
+    """As in `Pace`. Since 2.3."""
+
+
+class Pace(Struct, frozen=True, tag="pace"):
+    """How often the loader shall publish snapshots from now on; what happens is told at once all the same. Since 2.3.
+
+    A loader looks as often as it was told to by `publish_interval`, and never publishes more often than it looks.
+    """
+
+    interval_us: Count
+    """Time between two snapshots; 0: as often as the loader looks."""
 
 
 class Ack(Struct, frozen=True, tag="ack"):
     """Everything up to this message is stored; the loader may forget it."""
 
     seq: Count
+    """Number of the last message that is stored."""
 
 
 class Refused(Struct, frozen=True, tag="refused"):
     """A message was not understood or not allowed."""
 
     reason: Text
+    """Why, as a sentence."""
 
 
 class Load(Struct, frozen=True, tag="load"):
@@ -873,6 +1157,7 @@ class Load(Struct, frozen=True, tag="load"):
     """
 
     at: Moment
+    """When it was worked out, by the loader's clock."""
     workers: Count = 0
     """Workers there are."""
     seen: Count = 0
@@ -888,6 +1173,15 @@ class Load(Struct, frozen=True, tag="load"):
     """Workers that may be blocked at once without being in each other's way; 0: no limit was seen."""
     company: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """The most workers that were blocked at once."""
+    most: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    """Batches a second that locks among workers let through; 0: none was seen. `rows` are without the wait for them."""
+    crowded: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Share of the moments at which somebody waited for a lock: 1, it is never free."""
+    unsure: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of the blocked time in `rows` that may be longer beside more workers: not known, or storage or network."""
+    measured: Annotated[list[tuple[Count, float, float]], Meta(max_length=64)] = field(default_factory=list)
+    """Numbers of workers that there were, the batches a second that they brought, and a standard deviation of that,
+    relative to it. The newest is last."""
     allowed: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """Processors, as in `Processors`."""
     others: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
@@ -903,35 +1197,44 @@ class Load(Struct, frozen=True, tag="load"):
     prefetch_factor: Count = 0
     """Tasks in flight per worker; 0: as many as the memory budget allows."""
     memory_budget: Count = 0
+    """Byte limit for finished batches that training has not taken."""
     memory_ceiling: Count = 0
     """What the budget may stretch to for two batches a worker."""
     in_order: bool = True
+    """Whether batches come in the sampler's order."""
     sharded: bool = False
     """Iterable-style: every worker has its own shard."""
 
 
 ToBackend = Hello | Snapshot | Events | Outcome | Goodbye | Load
-ToLoader = Welcome | Ack | Refused
+ToLoader = Welcome | Ack | Refused | Pace
 """What the backend says, besides `Command`."""
 
 
 # --------------------------------------------------------------------------------------- backend ↔ browser
 
 
-class Rates(Struct, frozen=True, array_like=True):
+class Rates(Struct, frozen=True, array_like=True, gc=False):
     """Differences between two snapshots, as stored in history and drawn in charts."""
 
     batches: float = 0.0
     """Batches yielded per second."""
     samples: float = 0.0
+    """Samples yielded per second."""
     bytes: float = 0.0
+    """Bytes of tensors and arrays yielded per second."""
     compute: float = 0.0
-    """Shares of the time, 0 to 1; with `sampler` below they add up to 1 while an epoch is under way."""
+    """Share of the time, 0 to 1, that was training's own; the shares add up to 1 while an epoch is under way."""
     starvation: float = 0.0
+    """Share of the time, 0 to 1, in which training waited and no batch was finished."""
     reorder_stall: float = 0.0
+    """Share of the time, 0 to 1, in which training waited and only later batches were finished."""
     pin_wait: float = 0.0
+    """Share of the time, 0 to 1, in which training waited for the pin stage."""
     paused: float = 0.0
+    """Share of the time, 0 to 1, in which training waited because the pool was paused."""
     startup: float = 0.0
+    """Share of the time, 0 to 1, in which training waited for an epoch's first batch."""
     pin_bytes: float = 0.0
     """Bytes per second through the pin stage, of wall-clock time."""
     busy: float = 0.0
@@ -939,12 +1242,17 @@ class Rates(Struct, frozen=True, array_like=True):
     rss: float = 0.0
     """Resident memory of all workers, bytes."""
     index: float = 0.0
-    """Queue depths and slots at the snapshot, as in `Queues`."""
+    """Tasks handed to workers and not started, at the snapshot."""
     in_flight: float = 0.0
+    """Tasks dispatched and not yet yielded, at the snapshot."""
     reorder: float = 0.0
+    """Batches in the reorder buffer, at the snapshot."""
     data: float = 0.0
+    """Batches ready to be yielded, at the snapshot."""
     slots_bytes: float = 0.0
+    """Shared memory in all slots, bytes, at the snapshot."""
     finished_bytes: float = 0.0
+    """Size of all finished batches in the pipeline, bytes, at the snapshot."""
     workers: float = 0.0
     """Workers alive."""
     sampler: float = 0.0
@@ -965,22 +1273,33 @@ class LoaderRow(Struct, frozen=True):
     """One line of the overview."""
 
     id: Text
+    """How it is addressed: `run:rank:name`."""
     identity: Identity
+    """Which loader it is."""
     presence: Presence
+    """Whether the backend hears of it."""
     state: LoaderState
+    """What it said of itself last."""
     seen: Moment
     """When the backend last heard of it, by the backend's clock."""
     started: Moment
+    """When it was made, by its own clock."""
     epoch: Count = 0
+    """Number of the epoch under way or last ended, from 0."""
     batch: Count = 0
+    """Batches yielded in this epoch."""
     length: Count | None = None
+    """Batches in an epoch, where known."""
     workers: Count = 0
     """Workers alive."""
     target: Count = 0
+    """Workers asked for."""
     rates: Rates = field(default_factory=Rates)
     """Over the last 10 s."""
     control: bool = True
+    """False: it takes no commands."""
     engine: Literal["penstock", "torch"] = "penstock"
+    """As in `Config`."""
     refuses: Text = ""
     """Why it takes no commands, as a sentence; empty: it takes them. Since 2.2."""
     verdict: Verdict = Verdict()
@@ -989,36 +1308,79 @@ class LoaderRow(Struct, frozen=True):
     """Errors that training met. Since 2.2."""
     error: Text = ""
     """The last one, type and message. Since 2.2."""
+    hang_us: Count = 0
+    """How long training has waited for one batch, if that is unusually long and lasts. Since 2.2."""
     unknown: Unknown = field(default_factory=list)
     """Which of these fields are not known, of a loader that is only watched: `workers`, `target`, `rates.busy`. Since
     2.2."""
+    waiting: float | None = None
+    """Share of the last 10 s, 0 to 1, in which training waited for data; None: it does not run. Since 2.2."""
+
+
+class RunSummary(Struct, frozen=True):
+    """A run as a whole. Since 2.3."""
+
+    run: Text
+    """Its name."""
+    loaders: Count = 0
+    """Loaders that are known of it, for training and for validation."""
+    running: Count = 0
+    """Those of them that are at work now."""
+    ranks: Count = 0
+    """Ranks that they belong to."""
+    batches: float = 0.0
+    """Batches a second over the last 10 s, all loaders together."""
+    samples: float = 0.0
+    """Samples a second over the last 10 s, all loaders together."""
+    bytes: float = 0.0
+    """Bytes a second over the last 10 s, all loaders together."""
+    waiting: float | None = None
+    """Share of the time, 0 to 1, in which ranks wait for data, on average; None: nothing runs."""
+    holding: Text = ""
+    """The loader that holds back the others; empty: none stands out."""
+    verdict: Verdict = Verdict()
+    """Which rank holds back the others, and why; without words: none does."""
 
 
 class LoaderDetail(Struct, frozen=True):
     """Everything that is known of one loader now."""
 
     row: LoaderRow
+    """What the overview shows of it."""
     config: Config
+    """How it was made."""
     versions: dict[str, Text]
+    """Versions of penstock, torch and python, by name."""
     interval_us: int
+    """Time between two snapshots."""
     snapshot: Snapshot | None = None
+    """The last one; None: there is none, or no room to keep it."""
     verdict: Verdict = Verdict()
     """The same as in `row`. Since 2.2."""
+    last_epoch: Rates | None = None
+    """Rates over the whole last epoch, of a loader that is gone; None: it is there. Since 2.2."""
 
 
 class Transition(Struct, frozen=True):
     """A step of a command's life."""
 
     state: CommandState
+    """What the command came to."""
     at: Moment
     """By the backend's clock."""
+
+
+Phase = Literal["asked", "under way", "done", "failed"]
+"""How far a command is. asked: on its way. under way: the loader has it. done: the loader has said so."""
 
 
 class CommandRecord(Struct, frozen=True):
     """A command and all that became of it."""
 
     id: Text
+    """Name of the command."""
     loader: Text
+    """Id of the loader that it is for."""
     action: Text
     """As in `Order`; the fields below that an order of this kind has say the rest of it."""
     by: Text
@@ -1026,7 +1388,9 @@ class CommandRecord(Struct, frozen=True):
     origin: Text
     """Address it came from."""
     state: CommandState
+    """How far it is."""
     transitions: list[Transition]
+    """All its steps, the oldest first."""
     group: Text = ""
     """The same for all commands of one run-wide command."""
     workers: int | None = None
@@ -1039,13 +1403,24 @@ class CommandRecord(Struct, frozen=True):
     """profile: looks a second at each worker."""
     on: bool | None = None
     """auto: whether the tuner is to be on. Since 2.2."""
+    worker: int | None = None
+    """stack: which worker. Since 2.2."""
     before: int | None = None
     """Workers when it was accepted."""
     actual: int | None = None
+    """Workers after it; None: not known yet."""
     at_batch: int | None = None
+    """Batch index from which it holds; None: not known yet."""
     took_us: Count = 0
     """From acceptance to the last transition, by the backend's clock."""
     reason: Text = ""
+    """Why it was rejected, superseded, timed out, or has to wait; else empty."""
+    phase: Phase = "asked"
+    """How far it is. Since 2.2."""
+    head: Text = ""
+    """The same in a word or two. Since 2.2."""
+    text: LongText = ""
+    """What was asked for and what came of it, in words. Since 2.2."""
 
     @property
     def order(self) -> Order:
@@ -1055,19 +1430,33 @@ class CommandRecord(Struct, frozen=True):
 
 
 class StoredEvent(Struct, frozen=True):
-    """An event as the backend remembers it."""
+    """An event as the backend remembers it, and in words."""
 
     id: Count
     """Grows over all loaders of one backend: what has come after N has a higher id."""
     loader: Text
+    """Id of the loader whose it is."""
     event: Event
+    """What happened."""
+    text: LongText = ""
+    """What happened, in a sentence; empty for spans and profiles, which are drawn. Since 2.2."""
+    tone: Literal["bad", "good", "plain"] = "plain"
+    """How bad that is. Since 2.2."""
+    fold: Text = ""
+    """What several of them that follow each other are called, after their number: `short stalls`, `workers started`;
+    empty: each is told for itself. Since 2.2."""
+    same: Text = ""
+    """Of events with the same here, each says anew, and better, what those before it said; empty: nothing is repeated.
+    Since 2.2."""
 
 
 class Subscribe(Struct, frozen=True, tag="subscribe"):
     """What this viewer wants from now on; replaces what it wanted before."""
 
     overview: bool = False
+    """Whether it wants the overview."""
     loaders: Annotated[list[Text], Meta(max_length=64)] = field(default_factory=list)
+    """Ids of the loaders whose frames and events it wants."""
     after: dict[str, Count] = field(default_factory=dict)
     """Loader id → the last StoredEvent.id it has; the backend sends what came after."""
 
@@ -1076,12 +1465,14 @@ class Ping(Struct, frozen=True, tag="ping"):
     """A viewer asks whether the backend is still there."""
 
     at: float = 0.0
+    """Any number: the answer has the same."""
 
 
 class Pong(Struct, frozen=True, tag="pong"):
     """The answer to a ping, with its number."""
 
     at: float = 0.0
+    """The number of the ping."""
 
 
 class Session(Struct, frozen=True, tag="session"):
@@ -1090,9 +1481,13 @@ class Session(Struct, frozen=True, tag="session"):
     backend: Text
     """New for every start of the backend."""
     version: Text
+    """The backend's version of Penstock."""
     at: Moment
+    """The moment by the backend's clock."""
     scopes: list[Literal["publish", "view", "control"]]
+    """What this viewer may do."""
     read_only: bool
+    """True: this viewer cannot send commands."""
     warning: Text = ""
     """For example that the store fell back to memory."""
 
@@ -1101,57 +1496,138 @@ class Overview(Struct, frozen=True, tag="overview"):
     """The rows that changed; the first one after a subscription has all."""
 
     rows: list[LoaderRow]
+    """Those that are new or have changed."""
     removed: list[Text] = field(default_factory=list)
+    """Ids of loaders that are forgotten."""
     complete: bool = False
     """True: rows that are not in it no longer exist."""
+    runs: list[RunSummary] = field(default_factory=list)
+    """Summaries of the runs of several loaders whose rows changed. Since 2.3."""
+
+
+class WorkerRates(Struct, frozen=True, array_like=True):
+    """What a worker did over the last seconds. None: it finished no batch, or that is not seen. Since 2.2."""
+
+    batches: float | None = None
+    """Batches per second."""
+    fetch_us: float | None = None
+    """Time in the dataset, a batch."""
+    collate_us: float | None = None
+    """Time in collate_fn, a batch."""
+    send_us: float | None = None
+    """Time to send it, a batch."""
+    busy: float | None = None
+    """Share of the time, 0 to 1, with a task in hand; the three after it add up to it."""
+    processor: float | None = None
+    """Share of the time on a processor."""
+    queued: float | None = None
+    """Share of the time in which it was ready to run and waited for a processor."""
+    blocked: float | None = None
+    """Share of the time in which it had a task and waited for something else."""
 
 
 class Frame(Struct, frozen=True, tag="frame"):
     """A snapshot, with the rates since the one before."""
 
     loader: Text
+    """Id of the loader."""
     snapshot: Snapshot
+    """How it stands."""
     rates: Rates
+    """What changed since the snapshot before, per second."""
     presence: Presence
+    """Whether the backend hears of it."""
     at: Moment
     """When the backend received it, by its own clock."""
     verdict: Verdict = Verdict()
     """What limits training, as of this snapshot. Since 2.2."""
+    recent: Rates = field(default_factory=Rates)
+    """Rates over the last 10 s. Since 2.2."""
+    workers: list[WorkerRates] = field(default_factory=list)
+    """What each of the snapshot's workers did over the last 5 s, in their order. Since 2.2."""
+    pin_busy: float = 0.0
+    """Share of the last 5 s, 0 to 1, in which the pin stage was at work. Since 2.2."""
+    pin_us: float | None = None
+    """Time there, a batch; None: no batch passed it. Since 2.2."""
 
 
 class Detail(Struct, frozen=True, tag="detail"):
     """The first message about a loader after a subscription, and whenever its configuration or presence changes."""
 
     detail: LoaderDetail
+    """Everything that is known of it now."""
 
 
 class Happened(Struct, frozen=True, tag="happened"):
     """Events of loaders that this viewer looks at, in order."""
 
     events: list[StoredEvent]
+    """The oldest first."""
 
 
 class Gap(Struct, frozen=True, tag="gap"):
     """This viewer was too slow: events up to `until` were dropped for it and can be asked for over HTTP."""
 
     loader: Text
+    """Id of the loader whose events they are."""
     after: Count
+    """The last StoredEvent.id that was sent."""
     until: Count
+    """The last StoredEvent.id that was dropped."""
 
 
 class CommandChanged(Struct, frozen=True, tag="command_changed"):
     """A command was given, or got further."""
 
     command: CommandRecord
+    """As it stands now."""
 
 
 class Gone(Struct, frozen=True, tag="gone"):
     """The loader asked for is not known."""
 
     loader: Text
+    """The id that was asked for."""
 
 
-ToViewer = Session | Overview | Detail | Frame | Happened | Gap | CommandChanged | Gone | Pong
+AlertRule = Literal["data-bound", "stalled", "lost", "failed", "memory", "quarantine"]
+"""What is worth an alert.
+data-bound: training has waited for data for minutes.
+stalled: no batch has come for long, and training waits for one.
+lost: silent, without goodbye.
+failed: ended with an error.
+memory: the workers' memory grows and grows.
+quarantine: samples were set aside."""
+
+
+class Alert(Struct, frozen=True):
+    """Something that somebody should look at. Since 2.2."""
+
+    id: Count
+    """Counts up while a backend runs."""
+    loader: Text
+    """Id of the loader that it is about."""
+    rule: AlertRule
+    """What is wrong."""
+    since: Moment
+    """When it began to hold, by the backend's clock."""
+    text: Text
+    """What was seen, as a sentence."""
+    ended: Moment | None = None
+    """When it ceased to hold; None: it holds."""
+
+
+class Alerts(Struct, frozen=True, tag="alerts"):
+    """All alerts that hold and those that ended lately, the newest first; sent at the start and at each change. Since
+    2.2."""
+
+    alerts: list[Alert]
+    """The newest first."""
+    problems: list[Text] = field(default_factory=list)
+    """Why alerts could not be told to somebody who should be."""
+
+
+ToViewer = Session | Overview | Detail | Frame | Happened | Gap | CommandChanged | Gone | Pong | Alerts
 FromViewer = Subscribe | Ping
 
 
@@ -1159,8 +1635,11 @@ class History(Struct, frozen=True):
     """Rates over a range, in at most as many buckets as asked for. Columns are parallel."""
 
     loader: Text
+    """Id of the loader."""
     start: Moment
+    """Beginning of the range, by the backend's clock."""
     end: Moment
+    """End of the range."""
     step: float
     """Seconds a bucket spans; 0: every stored sample is its own bucket."""
     at: list[float]
@@ -1168,14 +1647,16 @@ class History(Struct, frozen=True):
     mean: dict[str, list[float]]
     """Field of Rates → column."""
     low: dict[str, list[float]] = field(default_factory=dict)
-    """Left out where every bucket has one sample."""
+    """Field of Rates → the least in each bucket; left out where every bucket has one sample."""
     high: dict[str, list[float]] = field(default_factory=dict)
+    """Field of Rates → the most in each bucket; left out where every bucket has one sample."""
 
 
 class Prediction(Struct, frozen=True):
     """What another number of workers would bring. Since 2.2."""
 
     workers: int
+    """The number of workers that it is for."""
     batches: float = 0.0
     """Batches a second that training would get."""
     low: float = 0.0
@@ -1194,7 +1675,9 @@ class Measured(Struct, frozen=True):
     """What a number of workers brought."""
 
     at: Moment
+    """When it was measured, by the loader's clock."""
     workers: int
+    """The number of workers that there were."""
     batches: float
     """Batches a second."""
 
@@ -1203,18 +1686,45 @@ class Predictions(Struct, frozen=True):
     """What other numbers of workers would bring, and what those that were tried have brought. Since 2.2."""
 
     loader: Text
+    """Id of the loader."""
     workers: int
     """Workers there are."""
     enough: bool
     """False: not enough was seen; then there are no predictions."""
     reason: Text = ""
+    """Why there are none; empty: there are."""
     predictions: list[Prediction] = field(default_factory=list)
+    """One for each number of workers, the lowest first."""
     measured: list[Measured] = field(default_factory=list)
     """The oldest first."""
 
 
+class QuarantinePage(Struct, frozen=True):
+    """Bad samples of a loader that somebody looks for. Since 2.2."""
+
+    loader: Text
+    """Id of the loader."""
+    total: Count
+    """Bad samples that are known."""
+    matching: Count
+    """Those that have every word that was searched for."""
+    found: list[Quarantined] = field(default_factory=list)
+    """The newest of them, the newest first."""
+
+
 def to_json_schema() -> dict[str, object]:
     """The protocol as JSON Schema; the frontend's types are generated from it."""
-    types = (ToBackend, ToLoader, Order, ToViewer, FromViewer, History, CommandRecord, LoaderDetail, Predictions)
+    types = (
+        ToBackend,
+        ToLoader,
+        Order,
+        ToViewer,
+        FromViewer,
+        History,
+        CommandRecord,
+        LoaderDetail,
+        Predictions,
+        QuarantinePage,
+    )
     _, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "penstock", "$defs": components}

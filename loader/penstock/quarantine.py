@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from .protocol import Quarantined
-from .tolerating import Bad
+from .tolerating import Bad, named
 
 log = logging.getLogger("penstock")
 
@@ -26,9 +26,14 @@ class TooManyErrorsError(RuntimeError):
 class Quarantine:
     """Written by the iterating thread; others read `entries`."""
 
-    def __init__(self, max_errors: float, path: str | None, length: int | None) -> None:
-        """`max_errors`: a number if it is an int, else a share of `length`, the dataset's, or of what an epoch had."""
+    def __init__(
+        self, max_errors: float, path: str | None, length: int | None, tell: Callable[[Quarantined], None]
+    ) -> None:
+        """`max_errors`: a number if it is an int, else a share of `length`, the dataset's, or of what an epoch had.
+        `tell` is called with each that is found, once.
+        """
         self._most = max_errors
+        self._tell = tell
         self._length = length
         self._path = None if path is None else Path(path)
         self.entries: list[Quarantined] = []
@@ -60,7 +65,7 @@ class Quarantine:
             self._epoch, self._found = epoch, []
         for each in bad:
             if each.fatal:
-                self.fatal[each.index] = each._replace(times=0, traceback="")
+                self.fatal[named(each.index)] = each._replace(times=0, traceback="")
             entry = self._add(epoch, batch, each)
             if not each.stand_in:
                 self._found.append(entry)
@@ -79,23 +84,25 @@ class Quarantine:
         return self._most * samples if samples >= ENOUGH else ENOUGH
 
     def _add(self, epoch: int, batch: int, bad: Bad) -> Quarantined:
-        key = bad.index if isinstance(bad.index, int | str) else None if bad.index is None else repr(bad.index)
+        key = None if bad.index is None else named(bad.index)
         place = self._places.get(key)
         if place is not None:
             old = self.entries[place]
             entry = Quarantined(
                 old.index, old.where, bad.error or old.error, bad.traceback or old.traceback, old.times + bad.times,
-                epoch, batch,
+                epoch, batch, old.number,
             )  # fmt: skip
             self.entries[place] = entry
             return entry
         entry = Quarantined(
-            "" if key is None else str(key), bad.where, bad.error, bad.traceback, bad.times, epoch, batch
-        )
+            "" if key is None else str(key), bad.where, bad.error, bad.traceback, bad.times, epoch, batch,
+            isinstance(key, int),
+        )  # fmt: skip
         if key is not None:
             self._places[key] = len(self.entries)
         self.entries.append(entry)
         self._write(key, entry)
+        self._tell(entry)
         return entry
 
     # -- the list of the next run ---------------------------------------------------------------------------
@@ -145,8 +152,11 @@ class Quarantine:
                     "collate_fn" if each.get("where") == "collate_fn" else "dataset"
                 )
                 self.entries.append(
-                    Quarantined(str(key), where, str(each.get("error", "")), "", int(each.get("times", 0)))
-                )
+                    Quarantined(
+                        str(key), where, str(each.get("error", "")), times=int(each.get("times", 0)),
+                        number=isinstance(key, int),
+                    )
+                )  # fmt: skip
 
 
 def _called(entry: Quarantined) -> str:

@@ -58,7 +58,7 @@ def batch_memory(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     `torch.empty` gives. For use in `__getitems__` and in a collate_fn: what is kept for a later batch had better be a
     copy, since training may change what it gets.
     """
-    allocate: Allocate | None = getattr(_here, "allocate", None)
+    allocate = served()
     given = None if allocate is None else allocate(tuple(shape), dtype)
     return torch.empty(tuple(shape), dtype=dtype, device="cpu") if given is None else given
 
@@ -66,6 +66,12 @@ def batch_memory(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 def serve(allocate: Allocate) -> None:
     """In this thread, which makes batches, `batch_memory` gives what `allocate` gives."""
     _here.allocate = allocate
+
+
+def served() -> Allocate | None:
+    """What gives this thread memory for batches; None: it makes none."""
+    allocate: Allocate | None = getattr(_here, "allocate", None)
+    return allocate
 
 
 _here = threading.local()

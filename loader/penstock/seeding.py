@@ -14,7 +14,7 @@ import random
 import sys
 from hashlib import blake2b
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -74,7 +74,7 @@ def _mark(state: bytes) -> int:
 
 def batch_seed(base_seed: int, epoch: int, batch_index: int) -> int:
     """The seed of one batch: its torch seed, and the number that stands for all its seeds."""
-    return _seeds(base_seed, epoch, batch_index)[0]
+    return seeds(base_seed, epoch, batch_index)[0]
 
 
 def random_streams() -> dict[str, Any]:
@@ -95,7 +95,7 @@ def restore_random_streams(streams: dict[str, Any]) -> None:
     torch.set_rng_state(read(streams["torch"]))
     version, words, gauss = streams["random"]
     random.setstate((version, tuple(words), gauss))
-    if streams["numpy"] is not None:
+    if (streams["numpy"] or {}).get("bit_generator") == "MT19937":  # a thread has saved another kind's
         import numpy as np
 
         np.random.set_state(streams["numpy"])
@@ -111,6 +111,13 @@ def read(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
+class Seeder(Protocol):
+    """Seeds random generators for one batch after another."""
+
+    def seed(self, batch_index: int) -> None:
+        """Batch `batch_index` is made next."""
+
+
 class BatchSeeder:
     """Seeds this process for one batch after another of an epoch."""
 
@@ -122,11 +129,11 @@ class BatchSeeder:
     def seed(self, batch_index: int) -> None:
         """Seed torch, `random` and, where it is loaded, NumPy for batch `batch_index`."""
         base = self.bases
-        for_torch, for_random, for_numpy = _seeds(base.torch, self.epoch, batch_index)
+        for_torch, for_random, for_numpy = seeds(base.torch, self.epoch, batch_index)
         if base.random != base.torch:
-            for_random = _seeds(base.random, self.epoch, batch_index)[1]
+            for_random = seeds(base.random, self.epoch, batch_index)[1]
         if base.numpy != base.torch:
-            for_numpy = _seeds(base.numpy, self.epoch, batch_index)[2]
+            for_numpy = seeds(base.numpy, self.epoch, batch_index)[2]
         # torch.manual_seed would also visit every accelerator backend, at a hundred times the cost.
         torch.default_generator.manual_seed(for_torch)
         # The two things that random.seed does for an integer, without its checks of the type.
@@ -139,7 +146,8 @@ class BatchSeeder:
             np.random.seed(for_numpy)
 
 
-def _seeds(base_seed: int, epoch: int, batch_index: int) -> tuple[int, int, int]:
+def seeds(base_seed: int, epoch: int, batch_index: int) -> tuple[int, int, int]:
+    """Of one batch: for torch, `random` and NumPy."""
     coordinates = _COORDINATES.pack(base_seed & _MASK, epoch & _MASK, batch_index & _MASK)
     for_torch, for_random, for_numpy = _SEEDS.unpack(blake2b(coordinates, digest_size=_SEEDS.size).digest())
     return for_torch >> (64 - _BITS), for_random >> (64 - _BITS), for_numpy

@@ -14,6 +14,7 @@ that were told, and after a resume.
 
 from __future__ import annotations
 
+import operator
 import struct
 import time
 import traceback
@@ -24,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from .fetching import IterableFetcher
 from .sampling.passes import goes_on
-from .seeding import BatchSeeder
+from .seeding import Seeder
 from .taking import by_signal_handler
 
 ATTEMPTS = 32
@@ -113,7 +114,7 @@ class TolerantFetcher:
         self._whole = getattr(dataset, "__getitems__", None) if auto_collation else None
         self.epoch = 0
         self.batch = 0
-        self.seeder: BatchSeeder | None = None
+        self.seeder: Seeder | None = None
         """Seeds the random generators after a bad sample; None: they are training's own."""
         self.mark: Callable[[int, int], None] | None = None
         """Told which sample is being made and since when, so that it can be blamed."""
@@ -136,7 +137,7 @@ class TolerantFetcher:
             samples = self._each([index])
             return samples[0] if samples else NOTHING
         keys = list(index)
-        if self._whole is not None and not self.without and self._tolerance.known.isdisjoint(_hashable(keys)):
+        if self._whole is not None and not self.without and self._tolerance.known.isdisjoint(map(named, keys)):
             try:
                 whole = self._whole(keys)
             except Exception as error:
@@ -157,7 +158,7 @@ class TolerantFetcher:
         for place, key in enumerate(keys):
             self._position = place
             try:
-                if (without and place in without) or (known and _is_in(key, known)):
+                if (without and place in without) or (known and named(key) in known):
                     self.bad.append(without.get(place) or Bad(key, "dataset", "", "", 0))
                     self._other(place, keys, samples)
                 else:
@@ -189,7 +190,7 @@ class TolerantFetcher:
                     raise
                 error = another
         self.bad.append(tolerance.bad(key, "dataset", error, 1 + tolerance.retries))
-        tolerance.known.add(_hash(key))
+        tolerance.known.add(named(key))
         self._other(place, keys, samples)
 
     def _other(self, place: int, keys: list[Any], samples: list[Any]) -> None:
@@ -197,10 +198,10 @@ class TolerantFetcher:
         self._seed_anew(place)
         if not self._tolerance.replace:
             return
-        bad = {_hash(each.index) for each in self.bad}
+        bad = {named(each.index) for each in self.bad}
         for attempt in range(ATTEMPTS):
             key = self._chosen(place, attempt, keys)
-            if _is_in(key, self._tolerance.known) or _hash(key) in bad:
+            if named(key) in self._tolerance.known or named(key) in bad:
                 continue
             number = attempted(place, attempt)
             if number in self.without:
@@ -278,17 +279,11 @@ class _Tolerated(Iterator[Any]):
                 self._stream._bear(error, in_a_row)
 
 
-def _hash(key: Any) -> Any:
+def named(index: Any) -> int | str:
+    """What an index is called where bad ones are kept: numbers and texts as they are, else what it looks like."""
+    if isinstance(index, int | str):
+        return index
     try:
-        hash(key)
+        return operator.index(index)
     except TypeError:
-        return repr(key)
-    return key
-
-
-def _hashable(keys: list[Any]) -> Iterator[Any]:
-    return map(_hash, keys)
-
-
-def _is_in(key: Any, known: set[Any]) -> bool:
-    return _hash(key) in known
+        return repr(index)

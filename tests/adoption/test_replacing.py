@@ -115,7 +115,8 @@ del batches
 assert penstock.watch(train_loader, monitor="http://127.0.0.1:9") is train_loader
 
 told = said.getvalue().splitlines()
-assert len(told) == 1 and "Own iterates in a way of its own" in told[0], told
+assert len(told) == 2 and "Own iterates in a way of its own" in told[1], told
+assert "was under way before Penstock was there" in told[0], told
 '''
 
 

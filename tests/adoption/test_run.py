@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adoption.support import ROOT
+from tests.adoption.support import ROOT, needs
 
 SHOW = """
 import json, os, signal, sys
@@ -63,6 +63,34 @@ if __name__ == "__main__":
     print(json.dumps([rows, adopted]))
 """
 
+TUNED = """
+import os
+os.environ["PENSTOCK_AUTO"] += ",no-dashboard"
+from torch.utils.data import DataLoader
+given = {'num_workers': 1}, {}, {'num_workers': 1, 'allow_control': False}
+loaders = [DataLoader(range(8), **options) for options in given]
+for loader in loaders:
+    for _ in loader:
+        pass
+print([loader.stats().tuned is not None for loader in loaders])
+"""
+
+LAUNCHED = """
+import json, os, sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+if sys.argv[1] == "accelerate":
+    from accelerate import Accelerator
+    accelerator = Accelerator(cpu=True)
+val_loader = DataLoader(TensorDataset(torch.arange(16)), batch_size=2, num_workers=1)
+if sys.argv[1] == "accelerate":
+    val_loader = accelerator.prepare(val_loader)
+seen = [number for (batch,) in val_loader for number in batch.tolist()]
+rank = os.environ.get("RANK", "0")
+with open(f"{rank}.json", "w") as file:
+    json.dump([val_loader.name, seen, val_loader.stats().batches], file)
+"""
+
 
 def penstock(*arguments: str, folder: Path, python: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
     """`penstock run ARGUMENTS`, or `python ARGUMENTS` for comparison."""
@@ -83,6 +111,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "site" / "sitecustomize.py").write_text("")
     (tmp_path / "show.py").write_text(SHOW)
     (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "launched.py").write_text(LAUNCHED)
     return tmp_path
 
 
@@ -106,6 +135,10 @@ def test_commands_are_found_and_what_is_not_is_said(project: Path) -> None:
     assert (done.stdout, done.returncode) == ("on,no-dashboard,read-only\n['-c', '--flag']\n", 0), done.stderr
     beside = penstock("python", "-c", "import sys; print(sys.executable)", folder=project, PATH="/bin")
     assert beside.stdout.strip() == sys.executable
+    tuned = penstock("--autotune", "python", "-c", TUNED, folder=project, PYTHONPATH=str(ROOT))
+    assert (tuned.stdout, tuned.returncode) == ("[True, False, False]\n", 0), tuned.stderr
+    both = penstock("--autotune", "--read-only", "show.py", "0", folder=project)
+    assert (both.returncode, "not allowed with" in both.stderr) == (2, True)
     missing = penstock("no-such-command", folder=project)
     assert (missing.returncode, missing.stderr) == (127, "penstock run: no-such-command: No such file or directory\n")
     assert penstock(folder=project).returncode == 2
@@ -125,3 +158,21 @@ def test_a_training_and_its_children_are_on_a_dashboard_that_was_started_for_the
     assert all(row["identity"]["run"].startswith("train-") for row in rows)
     assert not any(row["control"] for row in rows)
     assert "Penstock is at http://" in done.stderr
+
+
+TORCHRUN = ("torchrun", "--nproc-per-node", "2", "--standalone", "launched.py", "torchrun")
+LAUNCH = ("accelerate", "launch", "--cpu", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no",
+          "--dynamo_backend", "no", "launched.py", "accelerate")  # fmt: skip
+"""One rank: without a GPU it starts more only by MPI."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "command", [pytest.param(TORCHRUN, id="torchrun"), pytest.param(LAUNCH, id="launch", marks=needs("accelerate"))]
+)
+def test_ranks_that_a_launcher_starts_are_ours(project: Path, command: tuple[str, ...]) -> None:
+    path = f"{project / 'site'}:{ROOT}"
+    done = penstock("--no-dashboard", *command, folder=project, PYTHONPATH=path, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    for rank in range(2 if command is TORCHRUN else 1):
+        assert json.loads((project / f"{rank}.json").read_text()) == ["val", [*range(16)], 8]

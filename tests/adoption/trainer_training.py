@@ -76,6 +76,9 @@ def main(folder: Path) -> None:
         "stream": train(folder / "stream", stream=True),
     }
     (folder / f"{torch.distributed.get_rank()}.json").write_text(json.dumps(facts))
+    # Who leaves it to the end of the interpreter is ended by SIGABRT now and then: Gloo's threads want Python then
+    # (pytorch #190489).
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from penstock.protocol import EpochEvent, Events, Snapshot, Worker
+from penstock.protocol import EpochEvent, Events, SlowSample, Snapshot, Worker
 
 from tests.backend.harness import Address
 from tests.patience import PATIENCE
@@ -91,7 +91,7 @@ def large_events(seq: int, size: int) -> bytes:
 
 def large_snapshot(seq: int, workers: int = 1024) -> Snapshot:
     """About 400 KB, which the protocol allows."""
-    slowest = [(os.urandom(125).hex(), 2**40 + n) for n in range(1000)]
+    slowest = [SlowSample(os.urandom(125).hex(), 2**40 + n) for n in range(1000)]
     crowd = [Worker(n, 2**40 + n, "fetching", *(2**40 + n + field for field in range(12))) for n in range(workers)]
     return Snapshot(seq, time.time(), "running", workers=crowd, slowest=slowest)
 

@@ -268,6 +268,7 @@ def make_snapshot(seq: int, at: float | None = None, workers: int = 2, **more: A
     """A snapshot in which every number grows with `seq` as in a run at 10 batches/s and 5 snapshots/s."""
     us = seq * 200_000
     given: dict[str, Any] = {
+        "state": "running",
         "batches": 2 * seq,
         "samples": 128 * seq,
         "bytes": 1_000_000 * seq,
@@ -281,7 +282,7 @@ def make_snapshot(seq: int, at: float | None = None, workers: int = 2, **more: A
             for n in range(workers)
         ],
     }
-    return Snapshot(seq, time.time() if at is None else at, "running", **{**given, **more})
+    return Snapshot(seq, time.time() if at is None else at, **{**given, **more})
 
 
 def decode(data: bytes | str) -> protocol.ToLoader | protocol.Command:
@@ -360,6 +361,7 @@ class FakeViewer:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self.session = self.expect(protocol.Session)
+        self.alerts = self.expect(protocol.Alerts)
 
     def __enter__(self) -> FakeViewer:
         return self

@@ -60,11 +60,14 @@ OPERATIONS = [
     ("get", "/api/loaders/{loader}/history"),
     ("get", "/api/loaders/{loader}/predictions"),
     ("get", "/api/loaders/{loader}/events"),
+    ("get", "/api/loaders/{loader}/quarantine"),
     ("get", "/api/loaders/{loader}/commands"),
     ("post", "/api/loaders/{loader}/commands"),
     ("get", "/api/runs/{run}/commands"),
+    ("get", "/api/runs/{run}/report"),
     ("post", "/api/runs/{run}/commands"),
     ("get", "/api/commands/{command}"),
+    ("get", "/api/alerts"),
 ]
 
 
@@ -255,21 +258,24 @@ def test_pages_are_served_from_the_package(tmp_path: Path) -> None:
     static = tmp_path / "static"
     (static / "assets").mkdir(parents=True)
     (static / "index.html").write_text("<p>built</p>")
-    (static / "assets" / "index-abc123.js").write_text("export {}")
+    (static / "assets" / "index-abc123.js").write_text("export {}" * 1000)
     (static / "favicon.svg").write_text("<svg/>")
     (tmp_path / "secret.txt").write_text("secret")
     app = FastAPI()
     problems.install(app)
     app.include_router(make_router("", static))
 
-    async def fetch(path: str) -> httpx.Response:
+    async def fetch(path: str, **headers: str) -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            return await client.get(path)
+            return await client.get(path, headers=headers)
 
     assert asyncio.run(fetch("/")).text == "<p>built</p>"
     script = asyncio.run(fetch("/assets/index-abc123.js"))
     assert "immutable" in script.headers["cache-control"]
     assert "javascript" in script.headers["content-type"]
+    assert script.headers["content-encoding"] == "gzip" and int(script.headers["content-length"]) < 500
+    plain = asyncio.run(fetch("/assets/index-abc123.js", **{"accept-encoding": "identity"}))
+    assert "content-encoding" not in plain.headers and plain.text == script.text == "export {}" * 1000
     assert asyncio.run(fetch("/favicon.svg")).status_code == 200
     for path in ("/secret.txt", "/..%2fsecret.txt", "/assets/..%2f..%2fsecret.txt"):
         assert asyncio.run(fetch(path)).status_code == 404

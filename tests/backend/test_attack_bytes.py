@@ -163,7 +163,8 @@ def test_loaders_that_are_gone_leave_little_behind(folder: Path) -> None:
         for rank in range(250):
             with server.loader("gone", rank=rank, token="publisher") as loader:
                 loader.send(body)
-        until(lambda: server.get("/api/status")["publishers"] == 0)
+            if rank % 10 == 9:  # those that are not gone yet may take more
+                until(lambda: server.get("/api/status")["publishers"] == 0)
         assert server.memory - before < 150 * MB
         assert len(server.get("/api/loaders")) == 250
 

@@ -106,7 +106,7 @@ def test_a_loader_that_says_goodbye_is_finished(server: Running) -> None:
 
 
 def test_silence_makes_stale_and_then_lost(folder: Path) -> None:
-    timing = Timing(lost=2.5, reconnect=0.5)
+    timing = Timing(lost=5.0, reconnect=0.5)  # stale: after three seconds, at the pace of what nobody watched
     with serving(Settings(timing=timing), folder) as server, server.viewer() as viewer:
 
         def becomes(presence: str) -> None:

@@ -12,10 +12,10 @@ from tests.backend.harness import Address, Running, make_snapshot
 LABELS = ("run", "rank", "loader", "worker", "kind", "queue", "phase", "action", "state", "version", "limit")
 
 
-def scrape(server: Address) -> dict[str, dict[tuple[str, ...], float]]:
+def scrape(server: Address, workers: int = 1) -> dict[str, dict[tuple[str, ...], float]]:
     """Sample name → label values → value, for the loaders of this module's run."""
     with server.http("viewer") as client:
-        answer = client.get("/metrics")
+        answer = client.get("/metrics", params={"workers": workers})
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(answer.text):
@@ -32,7 +32,7 @@ def test_names_and_units_follow_the_conventions(server: Running) -> None:
         for _ in range(3):
             loader.snapshot()
         loader.acknowledged(2)
-        found = scrape(server)
+        found, in_brief = scrape(server), scrape(server, workers=0)
     key = ("prom", "0", "train")
     assert found["penstock_loader_batches_total"][key] == 4
     assert found["penstock_loader_yielded_bytes_total"][key] == 2_000_000
@@ -47,6 +47,7 @@ def test_names_and_units_follow_the_conventions(server: Running) -> None:
     assert found["penstock_loader_processors"][key] >= 0
     assert found["penstock_backend_messages_received_total"][()] >= 3
     assert found["penstock_backend_store_degraded"][()] == 0
+    assert set(in_brief) == {name for name in found if not name.startswith("penstock_worker_")}
     for name in found:
         assert name.startswith("penstock_")
         assert not name.endswith(("_us", "_us_total", "_ms"))

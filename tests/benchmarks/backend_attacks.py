@@ -222,7 +222,7 @@ def measure(folder: Path, name: str, seconds: float) -> list[tuple[str, str]]:
             time.sleep(1.0)
         prober = Prober(server, start + seconds)
         prober.start()
-        unacknowledged, late = results.get(timeout=seconds + 120)
+        unacknowledged, late, _ = results.get(timeout=seconds + 120)
         sight: Sight = sights.get(timeout=120)
         prober.join(60)
         return [

@@ -3,7 +3,8 @@
 Loaders are played by one process and viewers by another, so that neither holds up the other; the backend is
 the real command in a third. Latency is from the moment a snapshot is taken to the moment a viewer has
 decoded its frame, by the one clock of this machine. Half of the viewers watch the overview, the others
-share all loaders among themselves.
+share all loaders among themselves, and look at 64 each at the most. With `--own-pace` loaders publish as often as the
+backend tells them to, which is what real ones do; else all publish at `--rate`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import msgspec
 import psutil  # type: ignore[import-untyped]
 from penstock.insight.rates import FIELDS
-from penstock.protocol import Ack, Events, Rates, Stall, Subscribe, ToLoader, Welcome
+from penstock.protocol import Ack, Events, Pace, Rates, Stall, Subscribe, ToLoader, Welcome
 from penstock_dashboard.settings import Retention
 from penstock_dashboard.store import compaction
 from penstock_dashboard.store.history import read_history
@@ -50,6 +51,8 @@ class Load(msgspec.Struct, frozen=True):
     stalled: bool = False
     """One more viewer subscribes to much and never reads."""
     run: str = "load"
+    own_pace: bool = False
+    """Loaders publish as often as the backend wants."""
 
     @property
     def messages(self) -> int:
@@ -75,28 +78,41 @@ class Load(msgspec.Struct, frozen=True):
 # process
 
 
-async def _publish(load: Load, rank: int, unacknowledged: list[int], late: list[float]) -> None:
-    async with load.socket("/ws/publish") as socket:
-        hello = make_hello(load.run, rank=rank, interval_us=int(1e6 / load.rate))
-        await socket.send(msgspec.msgpack.encode(hello))
-        welcome = msgspec.msgpack.decode(await socket.recv(), type=ToLoader)
+AT_ONCE = 100
+"""Loaders that connect at a time: strangers have few seats, and real loaders that find none come back later."""
+
+
+async def _publish(
+    load: Load, rank: int, door: asyncio.Semaphore, unacknowledged: list[int], late: list[float], sent: list[int]
+) -> None:
+    async with contextlib.AsyncExitStack() as held:
+        async with door:
+            socket = await held.enter_async_context(load.socket("/ws/publish"))
+            hello = make_hello(load.run, rank=rank, interval_us=int(1e6 / load.rate))
+            await socket.send(msgspec.msgpack.encode(hello))
+            welcome = msgspec.msgpack.decode(await socket.recv(), type=ToLoader)
         assert isinstance(welcome, Welcome), welcome
         acked = -1
+        pace = welcome.interval_us / 1e6
 
         async def listen() -> None:
-            nonlocal acked
+            nonlocal acked, pace
             async for data in socket:
                 message = msgspec.msgpack.decode(data, type=ToLoader)
                 if isinstance(message, Ack):
                     acked = message.seq
+                elif isinstance(message, Pace):
+                    pace = message.interval_us / 1e6
 
         listener = asyncio.create_task(listen())
-        seq = 0
-        for number in range(load.messages):
-            due = load.start + (number + rank / load.loaders) / load.rate
+        seq = number = 0
+        due = load.start + rank / load.loaders / load.rate
+        while due < load.start + load.seconds:
             await asyncio.sleep(max(0.0, due - time.time()))
             late.append(time.time() - due)
-            if number % int(10 * load.rate) == 1:
+            due += max(1 / load.rate, pace) if load.own_pace else 1 / load.rate
+            number += 1
+            if number % int(10 * load.rate) == 2:
                 await socket.send(msgspec.msgpack.encode(Events(seq, [Stall(time.time(), 1000, 3, 0, number)])))
                 seq += 1
             await socket.send(msgspec.msgpack.encode(make_snapshot(seq, time.time(), load.workers)))
@@ -105,6 +121,7 @@ async def _publish(load: Load, rank: int, unacknowledged: list[int], late: list[
         while acked < seq - 1 and time.time() < deadline:
             await asyncio.sleep(0.1)
         unacknowledged.append(seq - 1 - acked)
+        sent.append(seq)
         listener.cancel()
 
 
@@ -115,8 +132,10 @@ def publish(load: Load, results: Any) -> None:
     async def main() -> None:
         unacknowledged: list[int] = []
         late: list[float] = []
-        await asyncio.gather(*(_publish(load, rank, unacknowledged, late) for rank in range(load.loaders)))
-        results.put((sum(unacknowledged), quantile(late, 0.99)))
+        sent: list[int] = []
+        door = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(_publish(load, rank, door, unacknowledged, late, sent) for rank in range(load.loaders)))
+        results.put((sum(unacknowledged), quantile(late, 0.99), sum(sent)))
 
     asyncio.run(main())
 
@@ -241,23 +260,37 @@ def measure(server: Dashboard, load: Load) -> list[tuple[str, str]]:
     time.sleep(WARM_UP / 2 + load.loaders / 200)  # viewers come once the loaders are known
     processes[1].start()
     memory: list[float] = []
+    health: list[float] = []
     with contextlib.ExitStack() as owned:
         for process in processes:
             owned.callback(process.kill)
+        client = owned.enter_context(server.http())
+        time.sleep(max(0.0, load.start - time.time()))
         backend.cpu_percent()
+        before = backend.cpu_times()
         while time.time() < load.start + load.seconds:
-            time.sleep(0.5)
+            time.sleep(0.25)
             memory.append(backend.memory_info().rss / 2**20)
+            asked = time.perf_counter()
+            client.get("/healthz").raise_for_status()
+            health.append(time.perf_counter() - asked)
         cpu = backend.cpu_percent()
-        lost, lateness = results.get(timeout=60)
+        after = backend.cpu_times()
+        lost, lateness, sent = results.get(timeout=60)
+        used = after.user + after.system - before.user - before.system
         sight: Sight = sights.get(timeout=60)
         for process in processes:
             process.join(30)
     early = memory[int(len(memory) * 0.2)]
     return [
-        ("snapshots sent", f"{load.loaders * load.messages}"),
+        ("messages sent", f"{sent}"),
+        ("processor time a message", f"{used / sent * 1e6:.0f} µs (viewers, acknowledgements and storage included)"),
+        ("/healthz p50, p99, max", ", ".join(f"{quantile(health, q) * 1e3:.0f} ms" for q in (0.5, 0.99, 1.0))),
         ("not acknowledged", f"{lost}"),
-        ("not shown to their viewer", f"{sight.skipped} (gaps told: {sight.gaps})"),
+        (
+            "not shown to their viewer",
+            f"{'–' if load.own_pace else sight.skipped} (gaps told: {sight.gaps})",
+        ),
         ("frames / events / overviews shown", f"{sight.frames} / {sight.events} / {sight.overviews}"),
         ("publish to viewer p50", f"{quantile(sight.latencies, 0.5) * 1e3:.1f} ms"),
         ("publish to viewer p99", f"{quantile(sight.latencies, 0.99) * 1e3:.1f} ms"),
@@ -333,6 +366,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rate", type=float, default=2.0, help="snapshots per second of each loader")
     parser.add_argument("--viewers", type=int, default=20)
+    parser.add_argument("--own-pace", action="store_true", help="loaders publish as often as the backend wants")
     parser.add_argument("--only", choices=("load", "stalled", "history"), default=None)
     chosen = parser.parse_args(arguments)
     wanted: Callable[[str], bool] = lambda name: chosen.only in (None, name)  # noqa: E731
@@ -352,8 +386,10 @@ def main(arguments: list[str] | None = None) -> None:
                 chosen.viewers,
                 chosen.seconds,
                 0.0,
+                own_pace=chosen.own_pace,
             )
-            size = f"{load.loaders} loaders × {load.workers} workers at {load.rate:g} Hz"
+            pace = f"at their own pace (looking at {load.rate:g} Hz)" if load.own_pace else f"at {load.rate:g} Hz"
+            size = f"{load.loaders} loaders × {load.workers} workers {pace}"
             if wanted("load"):
                 show(f"{size}, {load.viewers} viewers, {load.seconds:g} s", measure(server, load))
             if wanted("stalled"):

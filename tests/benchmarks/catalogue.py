@@ -8,7 +8,7 @@ from __future__ import annotations
 from tests.benchmarks.case import Case, Figure, Measure, Target
 from tests.benchmarks.competitors import COMPETITORS
 
-ALL = tuple(COMPETITORS)
+ALL = tuple(name for name in COMPETITORS if name != "threads")
 BOTH = ("torch", "penstock")
 SERVERS = ("null", "live", "stopped", "killed", "unreachable")
 
@@ -28,27 +28,73 @@ def _throughput(workload: str, workers: int, batches: int, target: float | None 
     )
 
 
-def _pinned(workload: str, workers: int, batches: int) -> Case:
+def _pinned(workload: str, workers: int, batches: int, target: float | None = None) -> Case:
     return Case(
         name=f"pinned/{workers}",
         group="pinned",
         variants=BOTH,
         baseline="torch",
         measure=Measure("throughput", "measure", workload=workload, workers=workers, batches=batches, pinned=True),
-        figures=(Figure("batches_per_s", "batches/s"),),
+        figures=(Figure("batches_per_s", "batches/s", target=Target(target) if target else None),),
         timeout=300,  # the first round may have to build the test accelerator
     )
 
 
-def _memory(workload: str, batches: int, keep: bool) -> Case:
+def _remote(workload: str, workers: int, batches: int, target: float) -> Case:
+    """Workers behind an agent on this machine, against the same workers without it."""
+    return Case(
+        name=f"remote/{workload}{workers if workload == 'sleep' else ''}",
+        group="remote",
+        variants=("local", "agents"),
+        subjects=("agents",),
+        baseline="local",
+        measure=Measure("remote", "measure", workload=workload, workers=workers, batches=batches),
+        figures=(Figure("batches_per_s", "batches/s", target=Target(target)),),
+    )
+
+
+def _memory(workload: str, batches: int, keep: bool, target: float | None = None) -> Case:
     return Case(
         name=f"memory/{'list' if keep else workload}",
         group="memory",
         variants=BOTH,
         baseline="torch",
         measure=Measure("memory", "measure", workload=workload, workers=2, batches=batches, keep=keep),
-        figures=(Figure("peak_mb", "MB at the peak", less_is_better=True, pick="median", ratio="amount"),),
+        figures=(_amount("peak_mb", "MB at the peak", target),),
     )
+
+
+def _threads() -> tuple[Case, ...]:
+    """Worker threads against torch's speed, and against the memory of our processes."""
+    speed = Measure("throughput", "measure", workload="jpeg", workers=4, batches=28)
+    memory = Measure("memory", "measure", workload="jpeg", workers=4, batches=28, keep=False)
+    most = Target(0.6, at_least=False)
+    peak = Figure("peak_mb", "MB at the peak", less_is_better=True, pick="median", ratio="amount", target=most)
+    return (
+        Case(
+            name="threads/jpeg",
+            group="threads",
+            variants=("torch", "penstock", "threads"),
+            subjects=("threads",),
+            baseline="torch",
+            measure=speed,
+            figures=(Figure("samples_per_s", "images/s", target=Target(1.1)),),
+        ),
+        Case(
+            name="threads/memory",
+            group="threads",
+            variants=("penstock", "threads"),
+            subjects=("threads",),
+            baseline="penstock",
+            measure=memory,
+            figures=(peak,),
+        ),
+    )
+
+
+def _amount(key: str, unit: str, bound: float | None) -> Figure:
+    target = None if bound is None else Target(bound, at_least=False)
+    return Figure(key, unit, less_is_better=True, pick="median", ratio="amount", target=target)
 
 
 def _tensors(batch_size: int, bound: float) -> Case:
@@ -158,6 +204,10 @@ VERDICTS = (
     "after a pause",
     "training gets slower",
     "data gets slower",
+    "lock",
+    "pin",
+    "validation within",
+    "beside a slower loader",
 )
 """Trainings of `measures/verdict.py`; here too, because only the process that measures imports that."""
 
@@ -183,15 +233,30 @@ _cases = (
     _throughput("dict20", 1, 100),
     _throughput("dict20", 2, 150, target=6),
     _throughput("big", 1, 50),
-    _throughput("big", 2, 60, target=5),
+    _throughput("big", 2, 60, target=9),
+    Case(
+        name="first/2",
+        group="first",
+        variants=BOTH,
+        baseline="torch",
+        measure=Measure("starting", "measure_first", workload="big", workers=2, batches=37),
+        figures=(Figure("seconds", "s for 37 batches of a fresh loader", less_is_better=True, target=Target(6)),),
+    ),
     _pinned("big", 1, 50),
-    _pinned("big", 2, 60),
+    _pinned("big", 2, 60, target=6),
     # Longer than the rest: while an epoch's last slow sample is loaded the other workers have nothing left to
     # do, which is no loader's fault and must not weigh in the share of the ideal.
     _throughput("skew", 4, 800, target=2.2),
     _throughput("skew", 8, 1600, target=2.2),
     _throughput("jpeg", 1, 8),
     _throughput("jpeg", 2, 14, target=1.1),
+    *_threads(),
+    _remote("sleep", 4, 400, 0.97),
+    _remote("sleep", 8, 800, 0.97),
+    _remote("dict20", 2, 600, 0.8),
+    _remote("tiny64", 2, 2000, 0.7),
+    _remote("tiny1", 2, 8000, 0.7),
+    _remote("big", 2, 60, 0.15),
     Case(
         name="spawn_first",
         group="spawn_first",
@@ -211,6 +276,27 @@ _cases = (
             Figure("first_batch_s", "s to the first batch", less_is_better=True),
         ),
     ),
+    Case(
+        name="gap",
+        group="gap",
+        variants=("torch", "not foreseen", "penstock"),
+        subjects=("penstock",),
+        baseline="torch",
+        measure=Measure("starting", "measure_gap", workers=4, step=0.03),
+        figures=(
+            Figure("first_ms", "ms of wait for an epoch's first batch", less_is_better=True, pick="median"),
+            Figure(
+                "of_step",
+                "times an ordinary step's wait",
+                less_is_better=True,
+                pick="median",
+                ratio="none",
+                target=Target(1.2, "value", False),
+            ),
+            Figure("step_ms", "ms of wait for any other batch", less_is_better=True, pick="median", ratio="none"),
+            Figure("iter_ms", "ms in iter()", less_is_better=True, pick="median", ratio="none"),
+        ),
+    ),
     _tensors(4096, bound=2),
     _tensors(256, bound=3),
     Case(
@@ -223,7 +309,15 @@ _cases = (
             for name in ("tiny1", "tiny64", "dict20", "big", "pairs", "stream", "bare")
         ),
     ),
-    _memory("big", batches=60, keep=False),
+    Case(
+        name="processor/jpeg",
+        group="processor",
+        variants=BOTH,
+        baseline="torch",
+        measure=Measure("processor", "measure", workload="jpeg", workers=2, batches=30),
+        figures=(_amount("processor_s", "s of processor time", 1.0),),
+    ),
+    _memory("big", batches=60, keep=False, target=1.25),
     _memory("big", batches=60, keep=True),
     Case(
         name="predictions",
@@ -284,11 +378,43 @@ _cases = (
             Figure("digest_us", "µs for the digest of 64 indices", less_is_better=True),
         ),
     ),
+    *(
+        Case(
+            name=f"tolerating/{kind}",
+            group="tolerating",
+            variants=(kind,),
+            subjects=(kind,),
+            measure=Measure("tolerating", "measure", workers=4, samples=10_000),
+            figures=(
+                Figure(
+                    "slower",
+                    "% slower",
+                    less_is_better=True,
+                    pick="median",
+                    ratio="none",
+                    target=Target(2, "value", False),
+                ),
+            ),
+            timeout=200,
+        )
+        for kind in ("failing", "hanging")
+    ),
     _monitoring("tiny1"),
     _monitoring("dict20"),
     _profiling("tiny64"),
     _profiling("dict20"),
     _profiling("jpeg"),
+    Case(
+        name="profiling/page",
+        group="profiling",
+        variants=("penstock",),
+        measure=Measure("flame", "measure"),
+        figures=(
+            _within("drawn_ms", "ms until 5,000 stacks are drawn", 100),
+            Figure("painted_ms", "ms of that to paint", less_is_better=True, pick="median"),
+        ),
+        timeout=180,
+    ),
     *(_autotune(f"simulated/{name.replace(' ', '-')}", "measure_simulated", load=name) for name in SIMULATED),
     Case(
         name="autotune/ranks",

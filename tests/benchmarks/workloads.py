@@ -94,6 +94,14 @@ class Skewed(Samples):
         return sum(map(self.cost, range(self.length)))
 
 
+class Sleeping(Samples):
+    """sleep: 10 ms a sample, in which no processor is needed."""
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.01)
+        return index
+
+
 class Jpegs(Samples):
     """jpeg: Pillow decodes about 500×375 pixels from memory and resizes them to 224×224."""
 
@@ -243,6 +251,7 @@ WORKLOADS = {
     "dict20": Workload(Dictionaries, 32, first_entry_marks, first_entry),
     "big": Workload(BigImages, 64, corner_pixels, itself),
     "skew": _integers(Skewed, 4),
+    "sleep": _integers(Sleeping, 1),
     "jpeg": Workload(Jpegs, 64, labels, labels),
     "spawn_first": _integers(SlowToUnpickle, 4),
     "restart": _integers(ManyObjects, 32),

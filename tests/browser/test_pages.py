@@ -133,9 +133,33 @@ def test_many_ranks_fold_into_a_grid_in_which_the_straggler_stands_out(
     signed_in()
     grid = page.get_by_role("group", name="Ranks of train")
     expect(grid.get_by_role("link")).to_have_count(6)
-    expect(page.get_by_text(re.compile(r"Rank 4\s+waits"))).to_be_visible()
-    page.get_by_role("link", name="Rank 4", exact=True).click()
+    verdict = page.get_by_test_id("run-verdict")
+    expect(verdict).to_contain_text(re.compile(r"Rank 4 on \S+ holds back all 5 others"))
+    page.get_by_role("button", name="by what they wait for").click()
+    expect(grid.get_by_role("link").first).to_have_attribute("aria-label", re.compile("^Rank 4 .*starvation"))
+    page.get_by_role("button", name="by rank").click()
+    expect(grid.get_by_role("link").first).to_have_attribute("aria-label", re.compile("^Rank 0 "))
+    verdict.get_by_role("link").click()
     expect(page.get_by_label("Where you are")).to_contain_text("rank 4")
+
+
+def test_two_ranks_are_enough_for_a_straggler_and_orders_to_all_are_confirmed(
+    signed_in: Open, fleet: Fleet, page: Page
+) -> None:
+    fleet.replay("keeping-up", run="pair", rank=0, world_size=2, past=8.0)
+    fleet.replay("waiting", run="pair", rank=1, world_size=2, past=8.0)
+    signed_in()
+    run = page.get_by_role("region", name="Run pair")
+    expect(run.get_by_test_id("run-verdict")).to_contain_text("Rank 1")
+    run.get_by_text("Control all 2 loaders").click()
+    run.get_by_role("button", name="Pause all").click()
+    sure = run.get_by_role("group", name="Confirm")
+    expect(sure).to_contain_text("Pause all, in 2 loaders of pair?")
+    sure.get_by_role("button", name="No").click()
+    expect(run.get_by_role("status")).to_be_empty()
+    run.get_by_role("button", name="Pause all").click()
+    sure.get_by_role("button", name="Yes, do it").click()
+    expect(run.get_by_role("status")).to_contain_text("asked 2 loaders")
 
 
 def test_filter_and_sort(signed_in: Open, fleet: Fleet, page: Page) -> None:
@@ -147,9 +171,9 @@ def test_filter_and_sort(signed_in: Open, fleet: Fleet, page: Page) -> None:
     page.keyboard.type("bet")
     expect(page.locator("[data-loader]")).to_have_count(1)
     page.get_by_label("Filter loaders").fill("")
-    page.get_by_role("button", name=re.compile("^Sort by Workers")).click()
+    page.get_by_role("button", name=re.compile("^Workers: sort by it")).click()
     expect(page.locator("[data-loader]").first).to_contain_text("beta")
-    page.get_by_role("button", name=re.compile("^Sort by Workers")).click()
+    page.get_by_role("button", name=re.compile("^Workers: sort by it")).click()
     expect(page.locator("[data-loader]").first).to_contain_text("alpha")
 
 

@@ -17,8 +17,8 @@ ctypes.CDLL(None).prctl(1, 9)  # the kernel ends us with the test, however that 
 import torch
 from penstock import DataLoader
 
-def decode(index):
-    time.sleep(0.004)
+def decode(index):  # one of 640 takes long, each longer than the one before
+    time.sleep(0.004 if index % 640 != 7 else 0.2 + index / 100_000)
 
 def augment(index):
     return sum(value % 7 for value in range(20000))
@@ -31,7 +31,7 @@ class Photos(torch.utils.data.Dataset):
         augment(index)
         return torch.full((32,), float(index))
 
-train = DataLoader(Photos(), batch_size=16, num_workers=2, name="train")
+train = DataLoader(Photos(), batch_size=16, num_workers=2, name="train", record_samples=3)
 for batch in train:
     pass
 """
@@ -64,6 +64,14 @@ def test_a_flame_graph_grows_and_names_the_line(
     assert table(page)["Photos.__getitem__"] >= table(page)["decode"]
     seen = panel.get_by_role("status").text_content()
     expect(panel.get_by_role("status")).not_to_have_text(seen or "")
+
+    # The slowest samples of the epoch have the line at which they were seen.
+    page.get_by_text("The 3 slowest samples").click()
+    slowest = page.get_by_role("region", name="The slowest samples of the epoch")
+    expect(slowest.locator("tbody tr").first).to_contain_text(re.compile(r"line \d+ in decode"))
+    expect(page.get_by_test_id("verdict")).to_contain_text(
+        re.compile(r"\d+ % of a sample('s computing)? is \S+ \(<?string>?:\d+\)")
+    )
 
     panel.get_by_role("button", name="Stop").click()
     panel.get_by_role("button", name="Profile", exact=True).wait_for()

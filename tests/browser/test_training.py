@@ -16,6 +16,8 @@ from playwright.sync_api import Page, expect
 from tests.backend.harness import until
 from tests.patience import PATIENCE
 
+from .dashboard import Dashboard
+
 SCRIPT = """
 import ctypes, json, os, threading, time
 ctypes.CDLL(None).prctl(1, 9)  # the kernel ends us with the test, however that ends
@@ -170,8 +172,9 @@ def test_a_training_without_workers_has_samples_and_a_timeline(signed_in: Open, 
     process = training(INLINE)
     signed_in()
     page.locator(f"[data-loader='{LOADER}']").click()
-    expect(page.get_by_text("The 3 slowest samples")).to_be_visible()
-    assert page.get_by_text("sample 5:").count() == 3
+    page.get_by_text("The 3 slowest samples").click()
+    slowest = page.get_by_role("region", name="The slowest samples of the epoch")
+    expect(slowest.get_by_role("rowheader", name="5", exact=True)).to_have_count(3)
     timeline = page.get_by_role("img", name=re.compile("^Timeline of training itself"))
     timeline.scroll_into_view_if_needed()
     page.wait_for_function(f"(canvas) => ({PAINTED})(canvas) > 8", arg=timeline.element_handle())
@@ -235,3 +238,67 @@ def test_pin_throughput_and_pin_wait_are_shown(signed_in: Open, page: Page, trai
     process.stdin.flush()
     assert process.wait(30) == 0
     expect(page.get_by_test_id("verdict")).to_contain_text("Finished.")
+
+
+HANGS = """
+import ctypes, os, threading, time
+ctypes.CDLL(None).prctl(1, 9)
+import torch
+from penstock import DataLoader
+
+go = torch.multiprocessing.get_context("fork").Event()
+
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 640
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        if index == 100:
+            wait_for_storage()
+        return torch.full((32,), float(index))
+
+def wait_for_storage():
+    go.wait()
+    raise ValueError("sample 100 is damaged")
+
+threading.Thread(target=lambda: (os.read(0, 64), go.set()), daemon=True).start()
+for batch in DataLoader(Broken(), batch_size=4, num_workers=2, name="train", multiprocessing_context="fork"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_hang_is_on_the_page_while_it_lasts_and_then_the_error(
+    signed_in: Open, page: Page, training: Start, dashboard: Dashboard
+) -> None:
+    process = training(HANGS)
+    signed_in()
+    page.locator(f"[data-loader='{LOADER}']").click()
+    hang = page.get_by_role("region", name=re.compile("^Training has waited .* for batch 25$"))
+    expect(hang).to_contain_text("in wait_for_storage")
+    expect(hang).not_to_contain_text("making.py")
+    hang.get_by_role("button", name="All frames").click()
+    expect(hang).to_contain_text("making.py")
+    expect(page.get_by_test_id("verdict")).to_contain_text("Stuck.")
+    expect(page.get_by_role("region", name="Loader", exact=True)).not_to_contain_text("left")
+    expect(page.get_by_role("region", name="Events")).to_contain_text(re.compile("so far: batch 25 on worker"))
+    hang.get_by_role("button", name="Stack now").click()
+    expect(page.get_by_role("region", name="Events")).to_contain_text(re.compile(r"Stack of worker \d"))
+
+    # Any worker, and training itself.
+    page.get_by_role("button", name="Stack of training").click()
+    expect(page.get_by_test_id("stack")).to_contain_text('File "<string>"')
+    page.get_by_role("button", name="Stack of worker 0 now").click()
+    expect(page.get_by_test_id("stack")).to_contain_text("Worker 0")
+    scroll = page.get_by_role("group", name="Table of workers")
+    assert scroll.evaluate("(box) => box.scrollWidth <= box.clientWidth"), "the table is cut at 1280"
+
+    # The wait ends, in an error that nobody catches.
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    assert process.wait(PATIENCE) != 0
+    expect(page.get_by_test_id("verdict")).to_contain_text("Died of an error.")
+    expect(hang).to_have_count(0)
+    expect(page).to_have_title(re.compile("failed"))
+    page.goto(dashboard.url)
+    expect(page.locator(f"[data-loader='{LOADER}']")).to_contain_text("ValueError: sample 100 is damaged")

@@ -19,6 +19,7 @@ from tests.backend.harness import BRISK, Running, serving
 from tests.compose.files import MONITORING, services
 
 DASHBOARD: dict[str, Any] = json.loads((MONITORING / "grafana" / "penstock.json").read_text())
+[JOB] = yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"]
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
@@ -37,7 +38,7 @@ def scrape_after_a_command(server: Running, loader: str) -> dict[str, set[str]]:
         for workers in (3, 4):  # the second supersedes the first, which so has ended
             answer = client.post(f"/api/loaders/{loader}/commands", json={"action": "resize", "workers": workers})
             assert answer.is_success
-        text = client.get("/metrics").text
+        text = client.get("/metrics", params=JOB["params"]).text
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -93,9 +94,8 @@ def test_the_files_agree_on_names_and_places() -> None:
     [provider] = yaml.safe_load((MONITORING / "grafana" / "dashboards.yml").read_text())["providers"]
     mounted = {mount.split(":")[1] for mount in grafana["volumes"]}
     assert f"{provider['options']['path']}/penstock.json" in mounted
-    [job] = yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"]
-    token = Path(job["authorization"]["credentials_file"])
-    assert job["static_configs"] == [{"targets": ["backend:8787"]}]
+    token = Path(JOB["authorization"]["credentials_file"])
+    assert JOB["static_configs"] == [{"targets": ["backend:8787"]}]
     assert any(mount.split(":")[1] == str(token.parent) for mount in prometheus["volumes"])
     assert grafana["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"] == str(token), "no fixed password"
 

@@ -24,6 +24,19 @@ optimizer = torch.optim.SGD(model.parameters(), 0.01)
 """
 
 
+AGENTS = """
+import os
+from contextlib import ExitStack
+from penstock.pool.crews.remote import dialing
+from tests.loader.agent.agents import SECRET, agents
+running = ExitStack()
+started = iter(running.enter_context(agents(2)))
+where = {name: ("127.0.0.1", int(next(started).address.split(":")[1])) for name in ("10.0.0.7", "10.0.0.8")}
+dialing.parsed = lambda address: where[address.split(":")[0]]  # the example's machines are on this one
+os.environ["PENSTOCK_AGENT_TOKEN"] = SECRET
+"""
+
+
 @dataclass(frozen=True)
 class Example:
     before: str = ""
@@ -36,6 +49,11 @@ class Example:
 
 EXAMPLES = {
     "plain": Example(DATA, "assert train.stats().batches == 16 and isinstance(train, torch.utils.data.DataLoader)"),
+    "threads": Example(DATA, "assert len(list(train)) == 16 and train.stats().queues.slots_bytes == 0"),
+    "agents": Example(
+        DATA + AGENTS,
+        "assert len(list(train)) == 16 and train.stats().target == 6\ntrain.close()\nrunning.close()",
+    ),
     "watch": Example(
         DATA + "existing_loader = torch.utils.data.DataLoader(dataset, batch_size=64, num_workers=1)",
         "assert len(batch) == 2",

@@ -117,6 +117,12 @@ def check_docker(command: Command) -> None:
         assert re.search(rf"^  {rest[0]}:$", text, re.MULTILINE), f"there is no service {rest[0]}"
 
 
+def check_source(command: Command) -> None:
+    """It makes our commands known, and `make` has made it."""
+    assert command.arguments == [".venv/bin/activate"]
+    assert (Path(sys.executable).parent / "penstock").exists()
+
+
 CHECKS: dict[str, Callable[[Command], None]] = {
     "make": check_make,
     "penstock": check_penstock,
@@ -127,6 +133,7 @@ CHECKS: dict[str, Callable[[Command], None]] = {
     "git": check_git,
     "docker": check_docker,
     "cd": lambda _: None,
+    "source": check_source,
 }
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 from penstock import engine
 
+from tests.loader.agent import agents
 from tests.loader.support import Script, Scripts, Template, descendants, described, helpers, open_descriptors
 from tests.patience import PATIENCE
 
@@ -43,6 +44,15 @@ def nothing_left_behind() -> Iterator[None]:
             )
         gc.collect()
         time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def shared_agents() -> Iterator[None]:
+    """`agents.shared` are there."""
+    with agents.agents(2) as started:
+        agents.shared.extend(started)
+        yield
+        agents.shared.clear()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 from penstock import SubsetRandomSampler, TooManyErrorsError
-from penstock.tolerating import Bad, Tolerance, TolerantFetcher, attempted
+from penstock.protocol import ErrorEvent, QuarantineEvent
+from penstock.tolerating import Bad, Tolerance, TolerantFetcher, attempted, named
 from torch.utils.data import Dataset, IterableDataset
 
 from tests.loader.support import DataLoader, draw
@@ -238,3 +239,61 @@ def test_what_is_to_stand_in_and_hangs_is_left_out_too() -> None:
     second = [index for index, _ in fetcher.fetch([0, 1])]
     assert (first[0], len(second), second[1] != first[1]) == (0, 2, True)
     assert [(bad.index, bad.stand_in) for bad in fetcher.bad] == [(1, False), (first[1], True)]
+
+
+class Large(Dataset[Any]):
+    """1 % of its samples fail, 0.1 % hang."""
+
+    length = 2000
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = draw()
+        if index % 1000 == 77:
+            threading.Event().wait()
+        if index % 100 == 3:
+            raise OSError(f"file {index} is corrupt")
+        return index, drawn
+
+
+def test_the_stream_is_the_same_for_1_and_8_workers_with_resizes_and_after_a_resume() -> None:
+    options = {"on_error": "replace", "sample_timeout": 2.0, "retries": 0, "batch_size": 20}
+    alone = make(Large(), num_workers=1, **options)
+    expected = seen(alone)
+    assert [len(indices) for indices, _ in expected] == [20] * 100
+    many = make(Large(), num_workers=8, **options)
+    batches, begun, state = iter(many), [], None
+    for place in range(100):
+        if place == 50:
+            state = json.loads(json.dumps(many.state_dict()))
+        if place % 20 == 5:
+            many.resize((3, 8, 1, 6, 8)[place // 20])
+        begun += seen([next(batches)])
+    assert next(batches, None) is None
+    assert begun == expected
+    resumed = make(Large(), num_workers=3, **options)
+    resumed.load_state_dict(state)
+    assert seen(resumed) == expected[50:]
+    assert alone.stats().digest == many.stats().digest == resumed.stats().digest
+    gone = {str(index) for index in range(2000) if index % 100 == 3 or index % 1000 == 77}
+    for loader in (alone, many, resumed):
+        assert {each.index for each in loader.stats().quarantined} == gone
+
+
+def test_each_is_told_once_as_an_error_that_did_not_end_the_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"index": 3}\n{"index": "(1, 2)"}\n')
+    loader = make(on_error="skip", num_workers=1, persistent_workers=True, quarantine=path)
+    assert seen(loader) != seen(loader)
+    events = loader._penstock.ledger.take_events()
+    errors = [event for event in events if isinstance(event, ErrorEvent)]
+    assert all(event.tolerated and not event.fatal and event.type == "OSError" for event in errors)
+    assert errors[0].message == f"file {errors[0].sample} is corrupt"
+    assert "__getitem__" in errors[0].traceback
+    told = [sample.index for event in events if isinstance(event, QuarantineEvent) for sample in event.found]
+    assert sorted(told) == sorted(["(1, 2)", *map(str, BAD)])
+    assert loader.stats().errors.count == len(BAD) - 1, "one was known"
+    assert loader.stats().state == "finished"
+    assert [named(index) for index in (7, "a", (1, 2), torch.tensor(7))] == [7, "a", "(1, 2)", 7]

@@ -758,7 +758,7 @@ def test_control_has_few_samples_fetched_again(loaders: Loaders, tmp_path: Path)
     choose = random.Random(2)
     recalls = 0
     iterator: Any = iter(loader)
-    dispatcher = iterator.pool.conductor._dispatcher
+    dispatcher = iterator.pool.conductor.dispatcher
     real = dispatcher.recall
 
     def counted(window: Any, worker: Any) -> bool:

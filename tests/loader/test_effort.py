@@ -7,6 +7,7 @@ import time
 
 import pytest
 from penstock.effort import APART, Effort
+from penstock.pool.crews.board import Recorder, local_row
 
 
 def spin(seconds: float) -> None:
@@ -17,7 +18,7 @@ def spin(seconds: float) -> None:
 
 def test_processor_time_is_counted_and_sleep_is_not() -> None:
     effort = Effort()
-    effort.start(time.monotonic_ns())
+    effort.start()
     spin(0.02)
     time.sleep(0.05)
     effort.end(time.monotonic_ns())
@@ -27,7 +28,7 @@ def test_processor_time_is_counted_and_sleep_is_not() -> None:
 
 def test_threads_of_the_dataset_count() -> None:
     effort = Effort()
-    effort.start(time.monotonic_ns())
+    effort.start()
     thread = threading.Thread(target=spin, args=(0.02,))
     thread.start()
     thread.join()
@@ -36,12 +37,13 @@ def test_threads_of_the_dataset_count() -> None:
 
 
 def test_short_batches_are_not_all_measured() -> None:
-    effort, measured = Effort(), []
+    recorder, measured, now = Recorder(local_row()), [], 1_000_000_000
+    recorder._clock = lambda: now
     for step in range(100):
-        now = 1_000_000_000 + step * (APART // 8)
-        effort.start(now)
-        effort.end(now + 10)
-        measured.append(effort.processor >= 0)
+        now += APART // 8
+        recorder.start(step)
+        recorder.encode_done(1, 1)
+        measured.append(recorder.effort.processor >= 0)
     assert measured[0]
     assert sum(measured) == pytest.approx(100 / 9, abs=2)
 
@@ -52,7 +54,7 @@ def test_where_the_system_does_not_tell_only_processor_time_is_known(monkeypatch
 
     monkeypatch.setattr("os.open", no_file)
     effort = Effort()
-    effort.start(0)
+    effort.start()
     effort.end(1)
     assert effort.processor >= 0
     assert effort.queued == -1

@@ -14,7 +14,8 @@ from penstock import DataLoader, DistributedSampler, RandomSampler, merge_states
 
 from tests.adoption.support import run
 
-LENGTH = 120
+LENGTH = 240
+"""More than two stages take, so that no rank is at the end of the epoch while another is not."""
 
 
 def loaders(ranks: int, batch_size: int, theirs: bool = False, length: int = LENGTH, **options: Any) -> list[Any]:
@@ -126,6 +127,7 @@ for batch in train:
     if steps == 0:
         break
 json.dump({"seen": seen, "state": train.state_dict()}, open(f"{folder}/{ranks}-{rank}.json", "w"))
+torch.distributed.barrier()  # who leaves before another rank has connected to it breaks that rank
 torch.distributed.destroy_process_group()
 """
 

@@ -49,7 +49,9 @@ def test_ready_batches_are_what_their_samples_make(workers: int, collate_fn: Any
     dataset = Subset(Table(ready=False), range(3, 200))
     theirs = list(data.DataLoader(dataset, 32, collate_fn=collate_fn))
     dataset.dataset.ready = True  # type: ignore[attr-defined]
-    with DataLoader(dataset, 32, num_workers=workers, collate_fn=collate_fn, persistent_workers=workers > 0) as made:
+    with DataLoader(
+        dataset, 32, num_workers=workers, collate_fn=collate_fn, persistent_workers=workers > 0, prefetch_epochs=False
+    ) as made:
         for _ in range(2):
             assert_same(list(made), theirs)
         assert (made.stats().samples, made.stats().cost.count) == (2 * 197, 197)

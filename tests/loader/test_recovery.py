@@ -8,7 +8,8 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,69 @@ def test_a_zygote_killed_while_paused_and_while_resizing(loaders: Loaders) -> No
     assert got == expected
     assert loader.stats().digest == digest
     assert ticket.wait(PATIENCE).state in ("applied", "superseded", "pending")
+
+
+class Watched(ForkContext):
+    """Forks zygotes, and calls `meddle` before each one after the first."""
+
+    def __init__(self, meddle: Callable[[], None]) -> None:
+        self.begun = 0
+        self._meddle = meddle
+
+    def Process(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+        self.begun += 1
+        if self.begun > 1:
+            self._meddle()
+        return ForkProcess(*arguments, **options)
+
+
+def without_zygote(loaders: Loaders, context: Watched) -> tuple[Any, Any]:
+    """A loader whose zygote was just lost, as training will notice with the next batch; and its iterator."""
+    loader = loaders(Samples(length=400), num_workers=1, multiprocessing_context=context, prefetch_factor=1)
+    iterator: Any = iter(loader)
+    next(iterator)
+    kill(zygote_pid(loader))
+    wait_until(lambda: iterator.pool.conductor.lost, "news of it")
+    return loader, iterator
+
+
+def test_a_loader_that_is_closed_while_its_zygote_is_replaced_says_so(loaders: Loaders) -> None:
+    """What the first zygote's board was in must not be given to the next one when it is closed."""
+    closing: list[InThread] = []
+
+    def close() -> None:
+        closing.append(InThread(loader.close))
+        wait_until(iterator.pool.conductor.over.is_set, "the end of the pool")
+
+    context = Watched(close)
+    loader, iterator = without_zygote(loaders, context)
+    with pytest.raises(RuntimeError, match="closed while it was iterated over"):
+        InThread(lambda: list(iterator)).result()
+    assert context.begun == 2
+    closing[0].result()
+
+
+def test_a_closed_loader_starts_no_zygote(loaders: Loaders) -> None:
+    context = Watched(lambda: None)
+    loader, iterator = without_zygote(loaders, context)
+    loader.close()
+    with pytest.raises(RuntimeError, match="closed while it was iterated over"):
+        InThread(lambda: list(iterator)).result()
+    assert context.begun == 1
+
+
+def test_ctrl_c_while_a_zygote_is_replaced_does_not_end_the_pool(loaders: Loaders) -> None:
+    def interrupt() -> None:
+        if context.begun == 2:
+            raise KeyboardInterrupt
+
+    context = Watched(interrupt)
+    _, iterator = without_zygote(loaders, context)
+    got = []
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            got.append(next(iterator).item())
+    assert got + InThread(lambda: [batch.item() for batch in iterator]).result() == list(range(1, 400))
 
 
 # -- iterable-style ----------------------------------------------------------------------------------------------

@@ -12,5 +12,6 @@ process of its own, as quickly as a recording is opened.
 | `stage.py` | starts trainings in processes forked from one that has torch loaded |
 | `recording.py`, `*.recording` | what a loader said, in a file |
 | `record.py` | `python -m tests.recorded.record`: makes the recordings anew, after a change of the protocol, say |
+| `loads.py`, `loads/` | what replay starts from, of real trainings, and what other numbers of workers then brought |
 | `replay.py` | says it again; `python -m tests.recorded.replay URL TOKEN` shows all of them |
 """

@@ -10,7 +10,7 @@ import threading
 import time
 
 import msgspec
-from penstock.protocol import PROTOCOL, Ack, Goodbye, Hello, Outcome, ToBackend, Welcome, loader_id
+from penstock.protocol import PROTOCOL, Ack, Events, Hello, Snapshot, ToBackend, Welcome, loader_id
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
@@ -47,7 +47,7 @@ class Recorder:
         try:
             while True:
                 message = _to_backend.decode(socket.recv(decode=False))
-                if not isinstance(message, Hello | Outcome | Goodbye):
+                if isinstance(message, Snapshot | Events):  # all that has a number, and is what it was
                     recording.messages.append((round(time.time() - start, 3), message))
                     socket.send(msgspec.msgpack.encode(Ack(message.seq)))
         except ConnectionClosed:

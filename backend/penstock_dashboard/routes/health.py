@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from ..metrics import CONTENT_TYPE, expose
@@ -113,12 +113,16 @@ async def status(backend: TheBackend) -> Response:
     summary="Prometheus metrics",
     responses={
         200: {"description": "Text format 0.0.4.", "content": {"text/plain": {"schema": {"type": "string"}}}},
-        **problem_responses(401, 403),
+        **problem_responses(401, 403, 422),
     },
     openapi_extra=SIGNED_IN,
 )
-async def metrics(backend: TheBackend, _: Annotated[object, Depends(Requires("view"))]) -> Response:
+async def metrics(
+    backend: TheBackend,
+    _: Annotated[object, Depends(Requires("view"))],
+    workers: Annotated[bool, Query(description="With series for every worker, too.")] = False,
+) -> Response:
     entries = list(backend.registry)
     limits = {entry.id: entry.verdict().limit for entry in entries}
-    text = await asyncio.to_thread(expose, backend, entries, limits)
+    text = await asyncio.to_thread(expose, backend, entries, limits, workers)
     return Response(text, headers={"content-type": CONTENT_TYPE})

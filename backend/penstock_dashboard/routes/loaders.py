@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlite3 import Connection
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -18,16 +19,15 @@ from penstock.protocol import (
 from starlette.responses import Response
 
 from ..decoding import EVENT_KINDS
-from ..export import CSV, events_csv, history_csv
+from ..export import CSV, events_csv, events_json, history_csv
 from ..openapi import SIGNED_IN, returns
 from ..problems import InvalidField, Problem
-from ..replies import raw_reply, reply
+from ..replies import named_reply, raw_reply, reply
 from ..routes.dependencies import TheBackend, TheLoader, said_once
 from ..security.access import Requires
 from ..settings import Limits
 from ..store.history import read_history
 from ..store.records import read_events
-from ..viewer import LiveEvent
 
 MODELS = [LoaderRow, LoaderDetail, History, StoredEvent]
 router = APIRouter(
@@ -35,7 +35,7 @@ router = APIRouter(
 )
 
 EXAMPLE_ROW = LoaderRow("demo:0:train", Identity("demo", "train"), "connected", "running", 1789000000.0, 1788999000.0)
-EXAMPLE_EVENT = StoredEvent(17, "demo:0:train", EpochEvent(1789000000.0, "started", 0))
+EXAMPLE_EVENT = StoredEvent(17, "demo:0:train", EpochEvent(1789000000.0, "started", 0), "Epoch 0 started")
 
 Moment = Annotated[float, Query(ge=0, le=1e11, allow_inf_nan=False)]
 Format = Annotated[
@@ -43,7 +43,20 @@ Format = Annotated[
     Query(description="json or csv: as a file to save. Left out: JSON, to be read."),
 ]
 EventId = Annotated[int, Query(ge=0, le=2**62)]
-Kind = Literal["spans", "stall", "worker", "epoch", "command", "error", "profile", "tuning", "receipt"]
+Kind = Literal[
+    "spans",
+    "stall",
+    "stack",
+    "worker",
+    "epoch",
+    "command",
+    "error",
+    "quarantine",
+    "profile",
+    "tuning",
+    "receipt",
+    "note",
+]
 
 
 @router.get(
@@ -57,7 +70,7 @@ async def loaders(
     run: Annotated[str | None, Query(description="Only those of this run.")] = None,
     presence: Annotated[Presence | None, Query(description="Only those in this state.")] = None,
 ) -> Response:
-    return reply(
+    return named_reply(
         [
             entry.row()
             for entry in backend.registry
@@ -73,7 +86,7 @@ async def loaders(
     openapi_extra=SIGNED_IN,
 )
 async def detail(entry: TheLoader) -> Response:
-    return reply(entry.detail())
+    return named_reply(entry.detail())
 
 
 @router.get(
@@ -109,7 +122,7 @@ async def history(
             start=start,
             end=until,
             points=points,
-            interval=entry.hello.interval_us * 1e-6,
+            interval=entry.interval,
             retention=backend.store.retention,
             now=now,
         )
@@ -140,8 +153,8 @@ async def events(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     format: Format = None,
 ) -> Response:
-    records = await backend.store.read(
-        lambda connection: read_events(
+    def read(connection: Connection) -> bytes:
+        records = read_events(
             connection,
             entry.key,
             entry.id,
@@ -152,8 +165,9 @@ async def events(
             newest=after is None,
             most_bytes=backend.settings.limits.answer_bytes,
         )
-    )
+        return events_csv(records) if format == "csv" else events_json(records)
+
+    body = await backend.store.read(read)
     if format == "csv":
-        return raw_reply(events_csv(records), f"{label(entry.id)}-events.csv", CSV)
-    body = b"[" + b",".join(LiveEvent(record).encoded for record in records) + b"]"
+        return raw_reply(body, f"{label(entry.id)}-events.csv", CSV)
     return raw_reply(body, f"{label(entry.id)}-events.json" if format == "json" else "")

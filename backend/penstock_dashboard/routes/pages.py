@@ -4,12 +4,16 @@ system.
 
 from __future__ import annotations
 
+import functools
+import gzip
 from pathlib import Path
 
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 STATIC = Path(__file__).parent.parent / "static"
+MEDIA = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+"""Kinds of files that are worth compressing."""
 
 NOT_BUILT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Penstock</title></head>
@@ -33,17 +37,17 @@ def make_router(prefix: str, static: Path = STATIC) -> APIRouter:
         page = static / "index.html"
         if not page.is_file():  # looked at anew, so that a build is seen without a restart
             return HTMLResponse(NOT_BUILT)
-        return FileResponse(page, headers={"cache-control": "no-cache"})
+        return _file(request, page, "no-cache")
 
     @router.api_route("/assets/{name:path}", methods=["GET", "HEAD"])
-    async def asset(name: str) -> Response:
+    async def asset(request: Request, name: str) -> Response:
         path = _lookup(files, static, f"assets/{name}")
         # Vite puts a digest into the names, so what was fetched once never changes.
-        return _file(path, "public, max-age=31536000, immutable")
+        return _file(request, path, "public, max-age=31536000, immutable")
 
     @router.api_route("/{name}", methods=["GET", "HEAD"])
-    async def file(name: str) -> Response:
-        return _file(_lookup(files, static, name), "no-cache")
+    async def file(request: Request, name: str) -> Response:
+        return _file(request, _lookup(files, static, name), "no-cache")
 
     return router
 
@@ -55,9 +59,19 @@ def _lookup(files: dict[str, Path], static: Path, name: str) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
-def _file(path: Path | None, cache: str) -> Response:
+def _file(request: Request, path: Path | None, cache: str) -> Response:
     if path is None:
         from starlette.exceptions import HTTPException
 
         raise HTTPException(404, "There is no such file.")
-    return FileResponse(path, headers={"cache-control": cache})
+    headers = {"cache-control": cache, "vary": "accept-encoding"}
+    if path.suffix in MEDIA and "gzip" in request.headers.get("accept-encoding", ""):
+        body = _compressed(path, path.stat().st_mtime_ns)
+        return Response(body, headers={**headers, "content-encoding": "gzip"}, media_type=MEDIA[path.suffix])
+    return FileResponse(path, headers=headers)
+
+
+@functools.lru_cache(64)
+def _compressed(path: Path, _changed: int) -> bytes:
+    """A file as it travels, made once: there are a few, and they are small."""
+    return gzip.compress(path.read_bytes(), 9, mtime=0)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Query
-from penstock.insight.replay import predict, why_not, worth_asking
+from penstock.insight.replay import predict_range, why_not, worth_asking
 from penstock.protocol import MAX_WORKERS, Event, Load, Measured, Prediction, Predictions, Receipt
 from starlette.responses import Response
 
@@ -71,7 +71,7 @@ async def predictions(
 
 
 def _predict(load: Load | None, numbers: list[int], memory_budget: int | None, ordinary: bool) -> list[Prediction]:
-    return [predict(load, each, memory_budget=memory_budget, ordinary_samples=ordinary) for each in numbers]
+    return predict_range(load, numbers, memory_budget=memory_budget, ordinary_samples=ordinary)
 
 
 def _measured(records: list[EventRecord]) -> list[Measured]:

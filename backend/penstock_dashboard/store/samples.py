@@ -1,9 +1,10 @@
 """Rates as bytes, and as buckets: pure functions, no IO.
 
-A sample is a moment and the fields of `Rates` as 32-bit floats: 7 digits are more than a chart shows, and
-it is half the size. A bucket has the number of samples in it and their mean, least and greatest values.
-Fields are only ever added to `Rates`, at its end, so rows of an older version are shorter and the missing
-fields read as zero.
+A sample is a moment and the fields of `Rates` as 32-bit floats: 7 digits are more than a chart shows, and it is half
+the size. One of a loader that looked several times since the one before has its lows and highs, too, after how often
+it looked; an odd length tells the two apart. A bucket has the number of samples in it and their mean, least and
+greatest values. Fields are only ever added to `Rates`, at its end, so rows of an older version are shorter and the
+missing fields read as zero.
 
 A stretch of samples may be cut anywhere: a bucket that straddles the cut is stored as two, and `regroup`
 makes one of them again. So nothing has to be remembered from one compaction to the next.
@@ -18,7 +19,7 @@ from operator import mul
 
 import msgspec
 from penstock.insight.rates import FIELDS
-from penstock.protocol import Rates
+from penstock.protocol import Between, Rates
 
 WIDTH = len(FIELDS)
 LARGEST = 3.0e38
@@ -28,17 +29,19 @@ TIERS: tuple[float, ...] = (0.0, 10.0, 60.0)
 """Seconds that a bucket spans, tier by tier; 0: samples as they came."""
 
 _sample = struct.Struct(f"<{WIDTH}f")
+_looks = struct.Struct("<xI")
 _head = struct.Struct("<dIH")
 _layouts = {size: struct.Struct(f"<{size}f") for size in (WIDTH, 3 * WIDTH)}
 
 Row = tuple[float, ...]
 
 
-class Sample(msgspec.Struct, frozen=True):
+class Sample(msgspec.Struct, frozen=True, gc=False):
     """The rates of one moment."""
 
     at: float
     rates: bytes
+    """As `pack` makes them."""
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
@@ -52,23 +55,40 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
     high: Row
 
 
-def pack(rates: Rates) -> bytes:
+def pack(rates: Rates, between: Between | None = None) -> bytes:
     values = msgspec.structs.astuple(rates)
+    if between is not None:
+        # What came out of the counters belongs to it, whatever the loader says of its looks.
+        low = map(min, values, msgspec.structs.astuple(between.low))
+        high = map(max, values, msgspec.structs.astuple(between.high))
+        return _looks.pack(between.looks) + b"".join([_packed(values), _packed([*low]), _packed([*high])])
+    return _packed(values)
+
+
+def _packed(values: Sequence[float]) -> bytes:
     try:
         return _sample.pack(*values)
     except (OverflowError, struct.error):
-        return _sample.pack(*[min(LARGEST, value) for value in values])
+        return _sample.pack(*[max(-LARGEST, min(LARGEST, value)) for value in values])
 
 
 def unpack(blob: bytes) -> Row:
+    """The rates of a sample, without lows and highs."""
+    if len(blob) % 4:
+        blob = blob[_looks.size :][: (len(blob) - _looks.size) // 3]
     if len(blob) == _sample.size:
         return _sample.unpack(blob)
     return _widen(struct.unpack(f"<{len(blob) // 4}f", blob))
 
 
 def single(sample: Sample) -> Bucket:
-    values = unpack(sample.rates)
-    return Bucket(sample.at, 1, values, values, values)
+    blob = sample.rates
+    values = unpack(blob)
+    if not len(blob) % 4:
+        return Bucket(sample.at, 1, values, values, values)
+    (looks,), each = _looks.unpack_from(blob), (len(blob) - _looks.size) // 3
+    low, high = (unpack(blob[start : start + each]) for start in (_looks.size + each, _looks.size + 2 * each))
+    return Bucket(sample.at, looks, values, low, high)
 
 
 def merge(at: float, buckets: Sequence[Bucket]) -> Bucket:

@@ -116,15 +116,11 @@ class App:
 
         def fetch() -> None:
             try:
-                detail = self._client.loader(facts.id)
-                start = detail.snapshot.at - 90 if detail.snapshot is not None else 0.0
-                history = self._client.history(facts.id, max(0.0, start))
                 events, commands = self._client.events(facts.id), self._client.commands(facts.id)
             except Failure:
                 return  # the live stream goes on, and says why if it cannot
 
             def take() -> None:
-                facts.add_history(history)
                 facts.add_events(events)
                 for record in commands:
                     facts.add_command(record)

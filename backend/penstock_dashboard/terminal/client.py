@@ -15,7 +15,6 @@ from urllib.parse import quote, urlencode
 import msgspec
 from penstock.protocol import (
     CommandRecord,
-    History,
     LoaderDetail,
     LoaderRow,
     Order,
@@ -24,12 +23,13 @@ from penstock.protocol import (
 )
 from penstock.telemetry.address import Address
 
+from ..named import from_named, named
 from ..terminal.options import REFUSED, UNREACHABLE, Failure
 from ..terminal.targets import Target
 
 T = TypeVar("T")
 TIMEOUT = 15.0
-NOTABLE = ("stall", "worker", "epoch", "command", "error", "receipt")
+NOTABLE = ("stall", "worker", "epoch", "command", "error", "receipt", "note")
 
 
 class Refusal(Failure):
@@ -81,13 +81,14 @@ class Client:
     def loader(self, identifier: str) -> LoaderDetail:
         return self._get(f"/api/loaders/{_part(identifier)}", LoaderDetail)
 
-    def history(self, identifier: str, start: float) -> History:
-        query = urlencode({"from": start, "points": 1000})
-        return self._get(f"/api/loaders/{_part(identifier)}/history?{query}", History)
-
     def events(self, identifier: str, limit: int = 100) -> list[StoredEvent]:
         """The newest that are worth telling, in order; spans are not."""
         query = urlencode([*(("kind", kind) for kind in NOTABLE), ("limit", limit)])
+        return self._get(f"/api/loaders/{_part(identifier)}/events?{query}", list[StoredEvent])
+
+    def stacks(self, identifier: str) -> list[StoredEvent]:
+        """The newest events that say what workers were doing when somebody asked."""
+        query = urlencode({"kind": "stack", "limit": 2048})
         return self._get(f"/api/loaders/{_part(identifier)}/events?{query}", list[StoredEvent])
 
     def profile_parts(self, identifier: str, after: int) -> list[StoredEvent]:
@@ -100,6 +101,10 @@ class Client:
 
     def command(self, identifier: str) -> CommandRecord:
         return self._get(f"/api/commands/{_part(identifier)}", CommandRecord)
+
+    def report(self, run: str) -> bytes:
+        """A run as one HTML file."""
+        return self._fetch(f"/api/runs/{_part(run)}/report")
 
     def order(self, target: Target, order: Order) -> Ordered:
         """Ask. An answer that was lost is asked for once more under the same key, so nothing is ordered twice."""
@@ -122,6 +127,15 @@ class Client:
         return self._call(path, kind)
 
     def _call(self, path: str, kind: type[T], body: Any = None, headers: dict[str, str] | None = None) -> T:
+        answer = self._fetch(path, body, headers)
+        try:
+            return from_named(msgspec.json.decode(answer, type=named(kind)), kind)
+        except msgspec.DecodeError as error:
+            raise Failure(
+                UNREACHABLE, f"{self.find().url} answers, but not as this Penstock's dashboard: {error}"
+            ) from None
+
+    def _fetch(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> bytes:
         address = self.find()
         request = urllib.request.Request(address.url + path, headers={"Accept": "application/json", **(headers or {})})
         if address.token:
@@ -131,14 +145,11 @@ class Client:
             request.add_header("Content-Type", "application/json")
         try:
             with _opener(address.url).open(request, timeout=TIMEOUT) as response:
-                return msgspec.json.decode(response.read(), type=kind)
+                answer: bytes = response.read()
+                return answer
         except urllib.error.HTTPError as error:
             with error:
                 raise _refusal(address, error.code, error.read(1 << 16)) from None
-        except msgspec.DecodeError as error:
-            raise Failure(
-                UNREACHABLE, f"{address.url} answers, but not as this Penstock's dashboard: {error}"
-            ) from None
         except (OSError, HTTPException) as error:
             raise unreachable(address, error) from None
 

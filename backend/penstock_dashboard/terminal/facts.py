@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from penstock.insight import events as happenings
 from penstock.insight.commands import with_command
 from penstock.insight.events import EventLine, Notable
-from penstock.insight.shares import Shares, of_rates, waiting
+from penstock.insight.shares import Shares, of_rates, of_times
 from penstock.protocol import (
     CommandChanged,
     CommandRecord,
@@ -15,23 +15,22 @@ from penstock.protocol import (
     Frame,
     Gone,
     Happened,
-    History,
     LoaderDetail,
     LoaderRow,
     Overview,
     Presence,
     Rates,
+    Receipt,
     Snapshot,
     StoredEvent,
     ToViewer,
     Verdict,
+    Worker,
+    WorkerRates,
 )
 
-from ..terminal.track import Track, WorkerLine, WorkerRates
-
-MINUTE = 60.0
-JUST = 0.001
-"""Makes a range include its last sample."""
+WorkerLine = tuple[Worker, WorkerRates]
+"""A worker, and what it did over the last seconds."""
 
 
 def applied(rows: dict[str, LoaderRow], message: Overview) -> dict[str, LoaderRow]:
@@ -54,15 +53,9 @@ LIVE = ("running", "paused", "idle")
 """States of a loader that is there."""
 
 
-def waiting_of(row: LoaderRow) -> float | None:
-    """Share of the time a loader kept its training waiting, over the last 10 s; None if it does not run."""
-    shares = of_rates(row.rates) if state_of(row.presence, row.state) == "running" else None
-    return None if shares is None else waiting(shares)
-
-
 def workers_known(row: LoaderRow) -> bool:
-    """Of a watched loader, a row does not say whether it has no workers or they are not seen."""
-    return row.engine == "penstock" or row.workers > 0
+    """Whether it is seen how many there are: not of everything that is watched."""
+    return "workers" not in row.unknown
 
 
 def ordered(rows: Iterable[LoaderRow]) -> list[LoaderRow]:
@@ -92,8 +85,6 @@ class LoaderFacts:
         self.gone = False
         self.commands: list[CommandRecord] = []
         self._events: dict[int, Notable] = {}
-        self._track = Track()
-        self._workers = WorkerRates()
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -101,7 +92,10 @@ class LoaderFacts:
 
     @property
     def workers(self) -> list[WorkerLine]:
-        return self._workers.lines()
+        if self.frame is None:
+            return []
+        workers, rates = self.frame.snapshot.workers, self.frame.workers
+        return [(worker, rates[place] if place < len(rates) else WorkerRates()) for place, worker in enumerate(workers)]
 
     @property
     def events(self) -> list[EventLine]:
@@ -124,42 +118,33 @@ class LoaderFacts:
             case Gone(loader) if loader == self.id:
                 self.gone = True
 
-    def add_history(self, history: History) -> None:
-        self._track.merge(history)
-
     def add_events(self, stored: Iterable[StoredEvent]) -> None:
         self._events = happenings.merged(self._events, stored)
 
     def add_command(self, record: CommandRecord) -> None:
         self.commands = with_command(self.commands, record)
 
-    def average(self, seconds: float) -> Rates:
-        """Mean rates over the last seconds: single samples jump too much to be read."""
-        last = self._track.last
-        mean = self._track.average(last - seconds, last + JUST)
-        return mean or (Rates() if self.frame is None else self.frame.rates)
+    @property
+    def recent(self) -> Rates:
+        """Rates over the last 10 s: single samples jump too much to be read."""
+        return Rates() if self.frame is None else self.frame.recent
 
-    def shares(self, seconds: float = MINUTE) -> Shares | None:
+    @property
+    def over(self) -> bool:
+        """Nothing more comes: what is shown is the last epoch."""
+        state = None if self.snapshot is None else self.snapshot.state
+        return self.presence in ("finished", "lost") or state in ("finished", "failed", "closed")
+
+    @property
+    def shares(self) -> Shares | None:
+        """Where the training thread's time went lately, or in the whole last epoch if that is over."""
         if self.frame is None:
             return None
-        end = self.frame.snapshot.at
-        return self._track.shares(end - seconds, end + JUST)
+        return of_times(self.frame.snapshot.epoch_times) if self.over else of_rates(self.frame.recent)
 
-    def change(self, at: float) -> float | None:
-        """What a resize at that moment did to throughput, as a ratio: ten seconds before against what came after
-        it settled; None while it is too early to say, or if there was a pause in it.
-        """
-        if not self._track.last - at > 8:
-            return None
-        before, after = self._track.average(at - 10, at), self._track.average(at + 1.5, at + 30)
-        if before is None or after is None or not before.batches > 0 or max(before.paused, after.paused) > 0.02:
-            return None
-        return after.batches / before.batches
-
-    def command_event(self, command: str) -> Notable | None:
-        """What the loader itself told of a command; its moment is on the loader's clock."""
-        found = (event for event in self._events.values() if getattr(event, "command", "") == command)
-        return next(found, None)
+    def receipt(self, command: str) -> Receipt | None:
+        """What a command brought."""
+        return next((e for e in self._events.values() if isinstance(e, Receipt) and e.command == command), None)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -173,12 +158,9 @@ class LoaderFacts:
         self.detail = detail
         self.presence = detail.row.presence
         if detail.snapshot is not None and self.frame is None:
-            self._workers.note(detail.snapshot)
-            row = detail.row
-            self.frame = Frame(self.id, detail.snapshot, row.rates, row.presence, row.seen, detail.verdict)
+            row, snapshot = detail.row, detail.snapshot
+            self.frame = Frame(self.id, snapshot, row.rates, row.presence, row.seen, detail.verdict, row.rates)
 
     def _sample(self, frame: Frame) -> None:
-        self._track.push(frame.snapshot.at, frame.rates)
-        self._workers.note(frame.snapshot)
         self.frame = frame
         self.presence = frame.presence

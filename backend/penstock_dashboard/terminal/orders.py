@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from penstock.insight.commands import OVER, sentence
-from penstock.protocol import ORDERS, Auto, CommandRecord, Order, Pause, Resize, TakeProfile
+from penstock.protocol import ORDERS, Auto, CommandRecord, Order, Pause, Resize, ShowStack, TakeProfile
 
-from ..terminal import options, profiles, targets
+from ..terminal import options, profiles, stacks, targets
 from ..terminal.client import Client, Ordered, Refusal
 from ..terminal.options import FINE, REFUSED, TARGETS, Failure
 from ..terminal.targets import Target
@@ -40,6 +40,17 @@ ARGUMENTS: dict[type[Order], list[tuple[str, dict[str, Any]]]] = {
         (
             "--resume-after",
             {"type": float, "metavar": "SECONDS", "help": "resume by itself after so long (at most a day)"},
+        )
+    ],
+    ShowStack: [
+        (
+            "worker",
+            {
+                "type": int,
+                "nargs": "?",
+                "metavar": "WORKER",
+                "help": "its number (default: all workers; -1: the thread of training)",
+            },
         )
     ],
     TakeProfile: [
@@ -107,6 +118,10 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"penstock {arguments.action}: {refused.reason}", file=sys.stderr)
     if isinstance(order, TakeProfile) and order.seconds and arguments.wait:
         _show_profiles(client, over, order.seconds, arguments)
+    if isinstance(order, ShowStack) and arguments.wait and not arguments.json:
+        for command in over:
+            if command.state == "applied":
+                print(stacks.wait_for(client, command), flush=True)
     failed = any(command.state in OVER and command.state != "applied" for command in over)
     return REFUSED if failed or _missed(client, ordered) else FINE
 

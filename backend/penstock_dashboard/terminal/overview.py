@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.insight.verdict import HARMLESS, LIMITS, SEVERE
-from penstock.insight.words import NOTHING, age, count, figure, percent
+from penstock.insight.words import NOTHING, age, count, figure, micros, percent
 from penstock.protocol import LoaderRow
 
 from ..terminal.canvas import Line, Span, cut, left, right
-from ..terminal.facts import LIVE, state_of, waiting_of, workers_known
+from ..terminal.facts import LIVE, state_of, workers_known
 from ..terminal.targets import name_of
 
 STATES = {"running": "good", "failed": "bad", "lost": "bad", "stale": "warn", "paused": "warn"}
@@ -47,12 +47,12 @@ def _rate(row: LoaderRow, _: float) -> str:
 
 
 def _waiting(row: LoaderRow, _: float) -> str:
-    share = waiting_of(row)
+    share = row.waiting
     return NOTHING if share is None else percent(share)
 
 
 def _waiting_style(row: LoaderRow) -> str:
-    share = waiting_of(row) or 0.0
+    share = row.waiting or 0.0
     return "plain" if share < HARMLESS else "bad" if share >= SEVERE else "warn"
 
 
@@ -93,6 +93,19 @@ def table(
         line = [Span(f"{'› ' if here else '  '}{left(_short(name_of(row), room), room)}", "chosen" if here else "bold")]
         line += [Span(_padded(column, column.text(row, silence(row))), column.style(row)) for column in shown]
         lines.append(line)
+    return lines
+
+
+def notices(rows: Sequence[LoaderRow]) -> list[Line]:
+    """A line for each loader that met an error, or whose training waits unusually long for one batch."""
+    lines: list[Line] = []
+    for row in rows:
+        if row.error:
+            more = f" (and {count(row.errors - 1)} before)" if row.errors > 1 else ""
+            lines.append([Span(f"  {name_of(row)}: ", "bold"), Span(f"{row.error}{more}", "bad")])
+        elif row.hang_us and _state(row) in LIVE:
+            waits = f"training has waited {micros(row.hang_us)} for one batch"
+            lines.append([Span(f"  {name_of(row)}: ", "bold"), Span(waits, "bad")])
     return lines
 
 

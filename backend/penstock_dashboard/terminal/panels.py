@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from penstock.insight.numbers import KINDS, alive
@@ -60,12 +59,12 @@ def header(facts: LoaderFacts, badge: Line, columns: int) -> list[Line]:
         return lines
     state = state_of(facts.presence, snapshot.state)
     place = f"  epoch {count(snapshot.epoch)}, batch {count(snapshot.batch)}"
-    rate = f"   {figure(facts.average(3).batches)} batches/s" if state in ("running", "paused") else ""
+    rate = f"   {figure(facts.recent.batches)} batches/s" if state in ("running", "paused") else ""
     start = line(Span(state, f"bold {STATES.get(state, 'plain')}"), place)
     end: Line = []
     if snapshot.length:
         done = min(1.0, snapshot.batch / snapshot.length)
-        speed = facts.average(30).batches
+        speed = facts.recent.batches
         left_over = (
             f", {duration((snapshot.length - snapshot.batch) / speed)} left" if speed and state == "running" else ""
         )
@@ -94,10 +93,10 @@ def verdict(said: Verdict, columns: int, most: int) -> list[Line]:
 
 
 def times(facts: LoaderFacts, columns: int, colour: bool) -> list[Line]:
-    """Where the training thread's time went in the last minute: a bar, and the kinds with their shares."""
-    shares = facts.shares()
+    """Where the training thread's time went lately, or in the last epoch: a bar, and the kinds with their shares."""
+    shares = facts.shares
     if shares is None:
-        return [line(Span("Where the time goes: no epoch has been under way in the last minute.", "dim"))]
+        return [line(Span("Where the time goes: no epoch is under way.", "dim"))]
     values = [shares[kind.name] for kind in KINDS]
     bar: list[Span] = []
     start = 0
@@ -126,7 +125,7 @@ def pipeline(facts: LoaderFacts, limiting: Stage | None, columns: int) -> list[L
     snapshot = facts.snapshot
     if snapshot is None:
         return []
-    queues, rates, workers = snapshot.queues, facts.average(3), alive(snapshot)
+    queues, rates, workers = snapshot.queues, facts.recent, alive(snapshot)
     handed, knows = snapshot.batch + queues.in_flight, snapshot.knows
     step = micros(rates.compute / rates.batches * 1e6) if rates.batches > 0 else NOTHING
     pinned = snapshot.pin.mode != "off"
@@ -210,8 +209,7 @@ def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:
     shown = found[first : first + room]
     timed = facts.snapshot is None or facts.snapshot.knows("workers.state_ms")
     lines: list[Line] = [head]
-    for each in shown:
-        worker = each.worker
+    for worker, did in shown:
         values = (
             str(worker.id),
             str(worker.pid),
@@ -219,11 +217,11 @@ def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:
             if timed
             else worker.state,
             NOTHING if worker.batch < 0 else count(worker.batch),
-            figure(each.rate),
-            _or_nothing(each.fetch / 1000, figure),
-            _or_nothing(each.collate / 1000, figure),
-            _or_nothing(each.send / 1000, figure),
-            _or_nothing(each.cpu, percent),
+            _or_nothing(did.batches, figure),
+            _milliseconds(did.fetch_us),
+            _milliseconds(did.collate_us),
+            _milliseconds(did.send_us),
+            _or_nothing(did.processor, percent),
             size(worker.rss) if worker.rss else "–",
         )
         style = "bad" if worker.state == "dead" else "dim" if worker.state in ("retiring", "idle") else "plain"
@@ -258,5 +256,9 @@ def _cell(title: str, text: str, columns: int) -> str:
     return right(text, columns)
 
 
-def _or_nothing(value: float, text: Callable[[float], str]) -> str:
-    return NOTHING if math.isnan(value) else text(value)
+def _or_nothing(value: float | None, text: Callable[[float], str]) -> str:
+    return NOTHING if value is None else text(value)
+
+
+def _milliseconds(us: float | None) -> str:
+    return NOTHING if us is None else figure(us / 1000)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.insight.commands import phase, progress, resumes_at
-from penstock.insight.words import NOTHING, age, figure, percent, plural
+from penstock.insight.commands import resumes_at
+from penstock.insight.words import NOTHING, age, figure, plural
 from penstock.protocol import LoaderRow, Session, Verdict
 
 from ..terminal import overview, panels
@@ -154,9 +154,13 @@ def _outcome(around: Surroundings, facts: LoaderFacts, controls: Controls) -> li
     if not facts.commands:
         return [] if controls.off(around.session, around.connected) else [Span("Nothing has been asked yet.", "dim")]
     latest = facts.commands[-1]
-    head, text = progress(latest)
-    tone = {"done": "bold good", "failed": "bold bad"}.get(phase(latest), "bold")
-    return [Span(f"{head}:", tone), Span(f"{text}."), Span(_change(facts)), Span(_resumes(around, facts, controls))]
+    tone = {"done": "bold good", "failed": "bold bad"}.get(latest.phase, "bold")
+    return [
+        Span(f"{latest.head}:", tone),
+        Span(f"{latest.text}."),
+        Span(_change(facts)),
+        Span(_resumes(around, facts, controls)),
+    ]
 
 
 def _change(facts: LoaderFacts) -> str:
@@ -164,11 +168,8 @@ def _change(facts: LoaderFacts) -> str:
     latest = facts.commands[-1]
     if latest.action != "resize" or latest.state != "applied":
         return ""
-    event = facts.command_event(latest.id)
-    ratio = None if event is None else facts.change(event.at)
-    if ratio is None:
-        return ""
-    return f"Throughput {'+' if ratio >= 1 else '−'}{percent(abs(ratio - 1))}."
+    receipt = facts.receipt(latest.id)
+    return "" if receipt is None else f"{receipt.text}."
 
 
 def _resumes(around: Surroundings, facts: LoaderFacts, controls: Controls) -> str:

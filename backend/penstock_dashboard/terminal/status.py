@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from penstock.protocol import Detail, LoaderRow
 
+from ..named import to_named
 from ..terminal import options, overview, panels, targets
 from ..terminal.canvas import EMPTY, Line, fitted, painted, plain
 from ..terminal.client import Client
-from ..terminal.facts import LoaderFacts, ordered, waiting_of
+from ..terminal.facts import LoaderFacts, ordered
 from ..terminal.options import FINE, REFUSED, TARGETS, Failure
 from ..terminal.targets import Target
 from ..terminal.tty import colourful
@@ -54,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if alone:
         _show(_particulars(client, alone, columns or 120), columns)
     else:
-        _show(overview.table(chosen, _silence(now), columns), columns)
+        _show([*overview.table(chosen, _silence(now), columns), *overview.notices(chosen)], columns)
     return FINE
 
 
@@ -75,8 +76,6 @@ def _facts(client: Client, identifier: str) -> LoaderFacts:
     facts = LoaderFacts(identifier)
     detail = client.loader(identifier)
     facts.receive(Detail(detail))
-    if detail.snapshot is not None:
-        facts.add_history(client.history(identifier, max(0.0, detail.snapshot.at - 60)))
     facts.add_events(client.events(identifier))
     return facts
 
@@ -96,20 +95,15 @@ def _particulars(client: Client, identifier: str, columns: int) -> list[Line]:
 def _print_json(client: Client, rows: Sequence[LoaderRow], alone: str, now: float) -> None:
     loaders = []
     for row in rows:
-        told = {**_named(row), "waiting": waiting_of(row), "silence": round(max(0.0, now - row.seen), 3)}
+        told = {**_fields(row), "silence": round(max(0.0, now - row.seen), 3)}
         if alone:
             detail = client.loader(row.id)
-            told |= {"config": _named(detail.config), "snapshot": _named(detail.snapshot)}
-            told |= {"verdict": _named(detail.verdict)}
+            told |= {"config": detail.config, "snapshot": to_named(detail.snapshot), "verdict": detail.verdict}
         loaders.append(told)
     print(msgspec.json.encode({"at": now, "loaders": loaders}).decode())
 
 
-def _named(value: Any) -> Any:
-    """Structs as objects, those too that travel as arrays: whoever reads this should not have to count."""
-    if isinstance(value, msgspec.Struct):
-        told = {field: getattr(value, field) for field in value.__struct_fields__}
-        return {field: _named(each) for field, each in told.items() if each is not msgspec.UNSET}
-    if isinstance(value, list | tuple):
-        return [_named(each) for each in value]
-    return value
+def _fields(row: LoaderRow) -> dict[str, Any]:
+    """As the API has it: whoever reads this should not have to count."""
+    told = to_named(row)
+    return {name: getattr(told, name) for name in told.__struct_fields__}

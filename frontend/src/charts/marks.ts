@@ -1,22 +1,21 @@
-import { describe, type NotableEvent } from "../live/events";
+import type { NotableEvent } from "../live/events";
 
-/** A command, a step of the tuner, a worker's death or a failure on the time axis. */
+/** A command, a step of the tuner, a worker's death, a failure or a note on the time axis. */
 export interface Mark {
   at: number;
-  kind: "command" | "death";
+  kind: "command" | "death" | "note";
   label: string;
 }
 
 export function marksOf(events: readonly NotableEvent[]): Mark[] {
   const marks: Mark[] = [];
-  for (const { id, event } of events) {
+  for (const { event, text } of events) {
     // The tuner's own resizes are told with their reasons, as its steps.
     const tuner = event.kind === "tuning" && event.what !== "hold";
     const command = tuner || (event.kind === "command" && event.state === "applied" && event.by !== "autotune");
     const death = (event.kind === "worker" && event.what === "died") || (event.kind === "epoch" && event.what === "failed");
-    if (!command && !death) continue;
-    const label = describe({ id, kind: event.kind, at: event.at, event, stalls: 1, us: 0 });
-    marks.push({ at: event.at, kind: death ? "death" : "command", label });
+    if (!command && !death && event.kind !== "note") continue;
+    marks.push({ at: event.at, kind: death ? "death" : command ? "command" : "note", label: text });
   }
   return marks;
 }

@@ -141,7 +141,7 @@ export class Plot {
     for (const { at, kind } of this.#spec.view.marks) {
       if (at < this.#stretch.from || at > this.#stretch.to) continue;
       const x = Math.round(plot.valToPos(at, "x", true)) + 0.5;
-      const colour = palette.of(kind === "death" ? "bad" : "accent");
+      const colour = palette.of(kind === "death" ? "bad" : kind === "note" ? "ink" : "accent");
       ctx.strokeStyle = colour;
       ctx.fillStyle = colour;
       ctx.lineWidth = ratio;
@@ -151,13 +151,16 @@ export class Plot {
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
       ctx.setLineDash([]);
-      // Shape as well as colour: a triangle for a command, a cross for a death.
+      // Shape as well as colour: a triangle for a command, a cross for a death, a disc for a note.
       const r = 3.5 * ratio;
       ctx.beginPath();
       if (kind === "command") {
         ctx.moveTo(x - r, bbox.top - r);
         ctx.lineTo(x + r, bbox.top - r);
         ctx.lineTo(x, bbox.top + r);
+        ctx.fill();
+      } else if (kind === "note") {
+        ctx.arc(x, bbox.top, r, 0, 2 * Math.PI);
         ctx.fill();
       } else {
         ctx.lineWidth = 1.75 * ratio;

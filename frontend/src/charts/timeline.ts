@@ -1,5 +1,4 @@
 import { clock } from "../format";
-import { SHORT_STALL } from "../live/events";
 import type { Snapshot, Stall } from "../live/protocol";
 import type { Stretch } from "../live/ranges";
 import { SPAN, type SpanLog } from "../live/spans";
@@ -117,7 +116,7 @@ export function paint(context: CanvasRenderingContext2D, scene: Scene, layout: L
   context.fillStyle = palette.faded("reorder_stall", 0.16);
   for (const stall of stalls) {
     const end = stall.at + stall.us / 1e6;
-    if (stall.us < SHORT_STALL || end < stretch.from || stall.at > stretch.to) continue;
+    if (end < stretch.from || stall.at > stretch.to) continue;
     culprits.add(stall.batch);
     const from = Math.max(left, x(stall.at));
     context.fillRect(from, 0, Math.max(1, x(end) - from), bottom);

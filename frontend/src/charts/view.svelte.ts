@@ -1,8 +1,10 @@
 import { now } from "../live/clock";
 import type { LoaderFeed } from "../live/loader.svelte";
-import { bucketFor, following, moved, POINTS, pointsFor, type RangeId, redrawEvery, secondsOf, type Stretch, zoomed } from "../live/ranges";
+import { bucketFor, following, moved, POINTS, pointsFor, type RangeId, RANGES, redrawEvery, secondsOf, type Stretch, zoomed } from "../live/ranges";
 import { type RateKey, Track } from "../live/track";
+import type { Look } from "../route";
 import type { Mark } from "./marks";
+import { REST } from "./visible";
 
 /** What a chart does when its turn comes: draw this track between these moments. */
 export type Draw = (track: Track, stretch: Stretch) => void;
@@ -18,6 +20,8 @@ export class ChartView {
   range = $state<RangeId>("1m");
   frozen = $state(false);
   zooming = $state(false);
+  /** The stretch that stands still, frozen or zoomed into; null: the newest is followed. */
+  fixed = $state.raw<Stretch | null>(null);
   /** True while the track shown has more than one sample a point. */
   banded = $state(false);
   loading = $state(false);
@@ -26,14 +30,13 @@ export class ChartView {
   marks: readonly Mark[] = [];
 
   readonly #feed: LoaderFeed;
-  readonly #draws = new Set<Draw>();
+  readonly #draws = new Map<Draw, { visible: boolean; drawn: number }>();
   readonly #stop: () => void;
   readonly #timer: number;
   readonly #show = () => this.invalidate();
   #track: Track;
   /** The track that takes over once its history has come; it hears live samples already. */
   #loading: Track | null = null;
-  #fixed: Stretch | null = null;
   #frame = 0;
   #drawn = 0;
   #asked = 0;
@@ -43,19 +46,20 @@ export class ChartView {
     this.#track = feed.track;
     this.#stop = feed.observe((frame) => {
       if (frame === null) {
-        if (this.#fixed === null) this.choose(this.range);
+        if (this.fixed === null) this.choose(this.range);
+        else if (this.#track.length < 2) void this.zoomTo(this.fixed); // it could not be asked for before
         return;
       }
-      if (this.#track !== feed.track && this.#fixed === null) {
-        this.#track.push(frame.snapshot.at, frame.rates);
-        this.#loading?.push(frame.snapshot.at, frame.rates);
+      if (this.#track !== feed.track && this.fixed === null) {
+        this.#track.push(frame.snapshot.at, frame.rates, frame.snapshot.between);
+        this.#loading?.push(frame.snapshot.at, frame.rates, frame.snapshot.between);
         if (this.#track.length >= this.#track.capacity - 1 && this.range === "all") void this.#load();
       }
       this.#sampled();
     });
     // Data that stays away must be seen to stay away: the stretch goes on without it.
     this.#timer = window.setInterval(() => {
-      if (this.#fixed === null && this.#silent()) this.invalidate();
+      if (this.fixed === null && this.#silent()) this.invalidate();
     }, 1000);
     document.addEventListener("visibilitychange", this.#show);
   }
@@ -67,31 +71,65 @@ export class ChartView {
     document.removeEventListener("visibilitychange", this.#show);
   }
 
-  register(draw: Draw): () => void {
-    this.#draws.add(draw);
-    this.invalidate();
-    return () => this.#draws.delete(draw);
+  /** What is looked at, for the address. */
+  look(): Record<string, string | null> {
+    const { fixed, range } = this;
+    const moment = (at: number | undefined) => (at === undefined ? null : at.toFixed(2));
+    return { range: range === "1m" ? null : range, from: moment(fixed?.from), to: moment(fixed?.to) };
   }
 
-  invalidate(): void {
+  /** Look at what an address says. */
+  restore(look: Look): void {
+    const range = RANGES.find(({ id }) => id === look.range)?.id;
+    if (range !== undefined) this.choose(range);
+    const [from, to] = [Number(look.from), Number(look.to)];
+    if (from > 0 && to - from >= 0.1) void this.zoomTo({ from, to });
+  }
+
+  /** A chart is there. It is drawn whenever something changes while it can be seen, and now and then if not. */
+  register(draw: Draw): { see: (visible: boolean) => void; stop: () => void } {
+    const seat = { visible: false, drawn: -Infinity };
+    this.#draws.set(draw, seat);
+    this.invalidate();
+    return {
+      see: (visible) => {
+        seat.visible = visible;
+        if (visible) this.invalidate();
+      },
+      stop: () => this.#draws.delete(draw),
+    };
+  }
+
+  /** Draw soon. `all`: what cannot be seen, too. */
+  invalidate(all = false): void {
+    if (all) for (const seat of this.#draws.values()) seat.drawn = -Infinity;
     if (this.#frame !== 0 || document.hidden) return;
     this.#frame = requestAnimationFrame(() => {
       this.#frame = 0;
       this.#drawn = now();
       const stretch = this.stretch();
       this.banded = this.#track.banded;
-      for (const draw of this.#draws) draw(this.#track, stretch);
+      for (const [draw, seat] of this.#draws) {
+        if (!seat.visible && this.#drawn - seat.drawn < REST) continue;
+        seat.drawn = this.#drawn;
+        draw(this.#track, stretch);
+      }
     });
   }
 
   stretch(): Stretch {
-    return this.#fixed ?? following(this.range, this.#edge(), this.#started());
+    return this.fixed ?? following(this.range, this.#edge(), this.#started());
   }
 
-  /** A rate's mean over the last two seconds, or at the end of what stands still: what is written beside a title. */
+  /** What is written beside a title: a rate's mean over the last two seconds, or over all that is shown of a loader that
+   * is gone, or its value at the end of what stands still. */
   recent(key: RateKey): number {
-    if (this.#fixed !== null) return this.#track.latest(key);
-    const { track } = this.#feed;
+    if (this.fixed !== null) return this.#track.latest(key);
+    const { detail, over, track } = this.#feed;
+    if (over) {
+      const { from, to } = this.stretch();
+      return detail?.last_epoch?.[key] || this.#track.average(key, from, to + 0.001);
+    }
     const mean = track.average(key, track.last - 2, track.last + 0.001);
     return Number.isNaN(mean) ? (this.#feed.frame?.rates[key] ?? 0) : mean;
   }
@@ -100,21 +138,27 @@ export class ChartView {
     this.range = range;
     this.frozen = false;
     this.zooming = false;
-    this.#fixed = null;
+    this.fixed = null;
     if (bucketFor(this.#seconds(), this.#interval()) === 0) {
       this.#track = this.#feed.track;
       this.#asked += 1;
     } else {
       void this.#load();
     }
-    this.invalidate();
+    this.invalidate(true);
+  }
+
+  /** Show so many seconds at least, if nobody has chosen a stretch. */
+  cover(seconds: number): void {
+    const range = RANGES.find((each) => each.seconds >= seconds);
+    if (this.fixed === null && range !== undefined && range.id !== this.range) this.choose(range.id);
   }
 
   freeze(): void {
-    if (this.#fixed !== null) return;
+    if (this.fixed !== null) return;
     const stretch = this.stretch();
     this.#track = this.#track.slice(stretch.from, stretch.to);
-    this.#fixed = stretch;
+    this.fixed = stretch;
     this.frozen = true;
     this.invalidate(); // what was drawn last may be a few samples older
   }
@@ -124,7 +168,7 @@ export class ChartView {
   }
 
   toggle(): void {
-    if (this.#fixed === null) this.freeze();
+    if (this.fixed === null) this.freeze();
     else this.follow();
   }
 
@@ -132,7 +176,7 @@ export class ChartView {
   async zoomTo(stretch: Stretch): Promise<void> {
     this.freeze();
     this.zooming = true;
-    this.#fixed = stretch;
+    this.fixed = stretch;
     this.invalidate();
     const asked = ++this.#asked;
     const points = pointsFor(stretch.to - stretch.from, (stretch.to - stretch.from) / POINTS, this.#interval());
@@ -167,11 +211,11 @@ export class ChartView {
     this.#loading = null;
     if (history !== null) track.merge(history);
     this.#track = track;
-    this.invalidate();
+    this.invalidate(true);
   }
 
   #sampled(): void {
-    if (this.#fixed !== null) return;
+    if (this.fixed !== null) return;
     const pause = redrawEvery(this.#seconds(), 400);
     if (now() - this.#drawn >= pause * 0.9) this.invalidate();
   }

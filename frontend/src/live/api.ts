@@ -1,15 +1,12 @@
 import {
   type CommandRecord,
-  decodeLoaderDetail,
-  decodeStoredEvent,
   type History,
   type LoaderDetail,
-  type LoaderDetailWire,
   type Order,
   type Predictions,
+  type QuarantinePage,
   type Session,
   type StoredEvent,
-  type StoredEventWire,
 } from "./protocol";
 import { page } from "./page";
 
@@ -94,9 +91,7 @@ export const api = {
     return { name: name ?? "penstock", content: await response.blob() };
   },
 
-  async loader(id: string): Promise<LoaderDetail> {
-    return decodeLoaderDetail(await call<LoaderDetailWire>(of(id)));
-  },
+  loader: (id: string) => call<LoaderDetail>(of(id)),
 
   history(id: string, from: number, to: number, points: number): Promise<History> {
     const query = new URLSearchParams({ from: String(from), to: String(to), points: String(points) });
@@ -104,14 +99,16 @@ export const api = {
   },
 
   /** The newest events of some kinds; with `after`, the oldest ones after that id. */
-  async events(id: string, kinds: readonly string[], limit: number, after = 0): Promise<StoredEvent[]> {
+  events(id: string, kinds: readonly string[], limit: number, after = 0): Promise<StoredEvent[]> {
     const query = new URLSearchParams(kinds.map((kind) => ["kind", kind]));
     query.set("limit", String(limit));
     if (after > 0) query.set("after", String(after));
-    return (await call<StoredEventWire[]>(`${of(id)}/events?${query}`)).map(decodeStoredEvent);
+    return call<StoredEvent[]>(`${of(id)}/events?${query}`);
   },
 
   /** What numbers of workers would bring: those given, `4,8` or `1-16`, or from half to four times those there are. */
+  quarantine: (id: string, search: string) => call<QuarantinePage>(`${of(id)}/quarantine?${new URLSearchParams({ search })}`),
+
   predictions: (id: string, workers = "") =>
     call<Predictions>(`${of(id)}/predictions${workers === "" ? "" : `?workers=${workers}`}`),
 

@@ -1,3 +1,4 @@
+import { alerts } from "./alerts.svelte";
 import { address, api, Problem } from "./api";
 import { backoff } from "./backoff";
 import { now, Offset } from "./clock";
@@ -112,6 +113,10 @@ export class Connection {
   #receive(message: ToViewer): void {
     this.#heard = now();
     if (message.type === "session" || message.type === "frame") this.clock.note(message.at, this.#heard);
+    if (message.type === "alerts") {
+      alerts.take(message.alerts, message.problems);
+      return;
+    }
     if (message.type !== "session") {
       this.#listener?.receive(message);
       return;

@@ -12,7 +12,7 @@ export function unknownRates(snapshot: Snapshot): RateKey[] {
   return NUMBERS.filter(({ field }) => !knows(snapshot, field)).map(({ name }) => name);
 }
 
-/** Of a watched loader, a row does not say whether it has no workers or they are not seen. */
+/** Whether it is seen how many there are: not of everything that is watched. */
 export function workersKnown(row: LoaderRow): boolean {
-  return row.engine === "penstock" || row.workers > 0;
+  return !row.unknown.includes("workers");
 }

@@ -7,12 +7,14 @@ import type { CommandRecord, Frame, History, LoaderDetail, Rates, StoredEvent, T
 import { ProfileLog } from "./profiles";
 import { SpanLog } from "./spans";
 import { Track } from "./track";
-import { type WorkerLine, WorkerRates } from "./workers";
+import { linesOf, type WorkerLine } from "./workers";
 
 /** What is kept at full resolution, in samples: ten minutes at the usual 5 Hz. */
 const FINE = 3000;
 /** What the page asks for at first, in seconds. */
 const RECENT = 90;
+/** Messages with spans that the timeline asks for at first: five minutes of them at the usual 5 Hz. */
+const SPANS = 1500;
 const NOTABLE = EVENT_KINDS.map(({ kind }) => kind);
 
 /**
@@ -39,12 +41,13 @@ export class LoaderFeed implements Listener {
   readonly track = new Track(0, FINE);
   readonly spans = new SpanLog();
   readonly profiles = new ProfileLog();
+  /** Rises when spans of the past have come. */
+  spanned = $state(0);
   /** Rises with every part of a profile. */
   profiled = $state(0);
   /** The worker whose profile was asked for, from an event; null: none. */
   profileOf = $state<number | null>(null);
   readonly clock = new DataAge(connection.clock);
-  readonly #workers = new WorkerRates();
   readonly #observers = new Set<(frame: Frame | null) => void>();
   readonly #show = () => this.#publish();
   #latest: Frame | null = null;
@@ -130,8 +133,20 @@ export class LoaderFeed implements Listener {
     }
   }
 
-  /** Mean rates over the last seconds: single samples jump too much to be read. */
+  /** Nothing more comes: what is shown is the last epoch. */
+  get over(): boolean {
+    return this.presence === "finished" || this.presence === "lost" || this.frame?.snapshot.state === "closed";
+  }
+
+  /** How long the epoch under way, or the last one, has lasted, in seconds. */
+  get epochSeconds(): number {
+    const times = this.frame?.snapshot.epoch_times;
+    return times === undefined ? 0 : Object.values(times).reduce((sum, us) => sum + us, 0) / 1e6;
+  }
+
+  /** Mean rates over the last seconds, or the last epoch if that is over: single samples jump too much to be read. */
   average(seconds: number): Rates | null {
+    if (this.detail?.last_epoch) return this.detail.last_epoch;
     const last = this.track.last;
     if (this.#latest === null || Number.isNaN(last)) return this.#latest?.rates ?? null;
     const rates = { ...this.#latest.rates };
@@ -153,7 +168,6 @@ export class LoaderFeed implements Listener {
     if (detail.snapshot !== null) this.verdict = detail.verdict;
     if (detail.snapshot !== null && this.#latest === null) {
       this.clock.note(detail.snapshot.at, detail.row.seen);
-      this.#workers.note(detail.snapshot);
       this.#latest = {
         type: "frame",
         loader: this.id,
@@ -162,6 +176,10 @@ export class LoaderFeed implements Listener {
         presence: detail.row.presence,
         at: detail.row.seen,
         verdict: detail.verdict,
+        recent: detail.row.rates,
+        workers: [],
+        pin_busy: 0,
+        pin_us: null,
       };
       this.#publish();
     }
@@ -171,8 +189,7 @@ export class LoaderFeed implements Listener {
   #sample(frame: Frame): void {
     this.clock.note(frame.snapshot.at, frame.at);
     this.#mind(frame.snapshot.at);
-    this.track.push(frame.snapshot.at, frame.rates);
-    this.#workers.note(frame.snapshot);
+    this.track.push(frame.snapshot.at, frame.rates, frame.snapshot.between);
     this.#latest = frame;
     this.presence = frame.presence;
     this.#publish();
@@ -196,18 +213,19 @@ export class LoaderFeed implements Listener {
     if (document.hidden || this.#latest === null || this.#latest === this.frame) return;
     this.frame = this.#latest;
     if (this.presence === "connected") this.verdict = this.#latest.verdict;
-    this.lines = this.#workers.lines();
-    this.pin = this.#workers.pin();
+    this.lines = linesOf(this.#latest);
+    this.pin = { busy: this.#latest.pin_busy, us: this.#latest.pin_us ?? Number.NaN };
   }
 
   #happened(stored: readonly StoredEvent[]): void {
-    for (const { id, event } of stored) {
+    for (const each of stored) {
+      const { id, event } = each;
       if (id <= this.#lastEvent) continue;
       this.#lastEvent = id;
       if (event.kind === "profile" && this.profiles.add(event)) this.profiled += 1;
       if (event.kind !== "spans") continue;
       if (this.#early === null) this.spans.add(event);
-      else this.#early.push({ id, loader: this.id, event });
+      else this.#early.push(each);
     }
     this.events = merged(this.events, stored);
   }
@@ -223,13 +241,14 @@ export class LoaderFeed implements Listener {
   /** What the timeline shows at first. Spans that came live meanwhile are newer; they wait their turn. */
   async #fetchSpans(): Promise<void> {
     this.#early = [];
-    const stored = await api.events(this.id, ["spans"], 100).catch(() => []);
+    const stored = await api.events(this.id, ["spans"], SPANS).catch(() => []);
     const waiting = this.#early;
     this.#early = null;
     const known = new Set(stored.map(({ id }) => id));
     for (const { event } of [...stored, ...waiting.filter(({ id }) => !known.has(id))]) {
       if (event.kind === "spans") this.spans.add(event);
     }
+    this.spanned += 1;
   }
 
   async #fetchProfiles(): Promise<void> {

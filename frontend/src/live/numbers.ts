@@ -49,3 +49,19 @@ export const CHARTS = [
   {"id": "busy", "title": "Workers busy", "about": "workers with a task in hand, of those alive; why they are; and the processors they share", "choices": [{"label": "busy", "lines": [{"number": "busy", "label": "busy", "colour": "compute", "dashed": false}, {"number": "workers", "label": "alive", "colour": "dim", "dashed": true}], "format": "depth", "least": 1}, {"label": "why", "lines": [{"number": "processor", "label": "on a processor", "colour": "compute", "dashed": false}, {"number": "queued", "label": "waiting for one", "colour": "starvation", "dashed": false}, {"number": "blocked", "label": "blocked", "colour": "pin_wait", "dashed": false}], "format": "depth", "least": 1}, {"label": "processors", "lines": [{"number": "processor", "label": "workers", "colour": "compute", "dashed": false}, {"number": "others", "label": "others", "colour": "starvation", "dashed": false}, {"number": "allowed", "label": "to be had", "colour": "dim", "dashed": true}], "format": "depth", "least": 1}]},
   {"id": "memory", "title": "Memory and slots", "about": "finished batches in the pipeline, shared memory in slots, resident memory of all workers", "choices": [{"label": "slots", "lines": [{"number": "finished_bytes", "label": "finished", "colour": "compute", "dashed": false}, {"number": "slots_bytes", "label": "slots", "colour": "dim", "dashed": true}], "format": "bytes", "least": 1000000.0}, {"label": "worker RSS", "lines": [{"number": "rss", "label": "RSS", "colour": "startup", "dashed": false}], "format": "bytes", "least": 1000000.0}]},
 ] as const;
+
+/** What limits, in a word or two. */
+export const LIMITS = {
+  "none": "\u2013",
+  "training": "training",
+  "workers": "the workers",
+  "processors": "the processors",
+  "neighbours": "other processes",
+  "shared": "what workers share",
+  "samples": "slow batches",
+  "pin": "the pin stage",
+  "sampler": "the sampler",
+  "memory": "the memory budget",
+  "startup": "starting up",
+  "failure": "errors",
+} as const;

@@ -2,7 +2,7 @@ import { api } from "./api";
 import { now } from "./clock";
 import { connection, type Listener } from "./connection.svelte";
 import { applied } from "./overview";
-import type { LoaderRow, ToViewer } from "./protocol";
+import type { LoaderRow, RunSummary, ToViewer } from "./protocol";
 import { Ring } from "./ring";
 
 /** A sparkline shows this many seconds. */
@@ -16,6 +16,8 @@ export type Spark = Ring;
 
 export class OverviewFeed implements Listener {
   rows = $state.raw<ReadonlyMap<string, LoaderRow>>(new Map());
+  /** Runs of several loaders as a whole, by name. */
+  runs = $state.raw<ReadonlyMap<string, RunSummary>>(new Map());
   /** False until the first complete overview: an empty list then means that there is nothing. */
   ready = $state(false);
   /** Rises when the past of a loader has come, so that sparklines which no row redraws show it. */
@@ -25,6 +27,7 @@ export class OverviewFeed implements Listener {
   readonly #queue: string[] = [];
   readonly #show = () => this.#publish();
   #latest: ReadonlyMap<string, LoaderRow> = new Map();
+  #summaries: ReadonlyMap<string, RunSummary> = new Map();
   #timer = 0;
   #fetching = 0;
 
@@ -47,6 +50,9 @@ export class OverviewFeed implements Listener {
     if (message.type !== "overview") return;
     for (const row of message.rows) this.spark(row.id).push([row.seen, row.rates.batches]);
     this.#latest = applied(this.#latest, message);
+    if (message.runs.length > 0 || message.complete) {
+      this.#summaries = new Map([...(message.complete ? [] : this.#summaries), ...message.runs.map((each) => [each.run, each] as const)]);
+    }
     for (const id of message.removed) this.#sparks.delete(id);
     if (message.complete) {
       this.ready = true;
@@ -104,7 +110,9 @@ export class OverviewFeed implements Listener {
   }
 
   #publish(): void {
-    if (!document.hidden) this.rows = this.#latest;
+    if (document.hidden) return;
+    this.rows = this.#latest;
+    this.runs = this.#summaries;
   }
 }
 

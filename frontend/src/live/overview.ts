@@ -1,6 +1,6 @@
 import { workersKnown } from "./known";
+import { KINDS } from "./numbers";
 import type { LoaderRow, Overview } from "./protocol";
-import { waitingShare } from "./shares";
 
 /** What a person calls the state: the connection's if that is broken, else the loader's own. */
 export type RowState = "running" | "paused" | "idle" | "finished" | "failed" | "stale" | "lost";
@@ -20,7 +20,7 @@ export function isLive(row: LoaderRow): boolean {
 }
 
 /** Rows after a message. A complete overview replaces all, so what it lacks is gone. */
-export function applied(rows: ReadonlyMap<string, LoaderRow>, message: Overview): Map<string, LoaderRow> {
+export function applied(rows: ReadonlyMap<string, LoaderRow>, message: Pick<Overview, "rows" | "removed" | "complete">): Map<string, LoaderRow> {
   const next = message.complete ? new Map<string, LoaderRow>() : new Map(rows);
   for (const row of message.rows) next.set(row.id, row);
   for (const id of message.removed) next.delete(id);
@@ -29,10 +29,11 @@ export function applied(rows: ReadonlyMap<string, LoaderRow>, message: Overview)
 
 /** Share of the time a loader kept its training waiting, over the last 10 s; NaN if it does not run. */
 export function waitingOf(row: LoaderRow): number {
-  return stateOf(row) === "running" ? waitingShare(row.rates) : Number.NaN;
+  return row.waiting ?? Number.NaN;
 }
 
-export type SortKey = "name" | "state" | "workers" | "rate" | "waiting" | "seen";
+export const SORT_KEYS = ["name", "state", "workers", "rate", "waiting", "seen"] as const;
+export type SortKey = (typeof SORT_KEYS)[number];
 
 export interface Run {
   run: string;
@@ -48,16 +49,9 @@ export interface Run {
 
 export interface RankGrid {
   name: string;
-  /** By rank. */
+  /** In the order asked for by the grid's reader: see `ordered`. */
   rows: LoaderRow[];
   worldSize: number;
-  straggler: Straggler | null;
-}
-
-export interface Straggler {
-  row: LoaderRow;
-  waiting: number;
-  median: number;
 }
 
 /** From so many ranks on, a grid says more than a list. */
@@ -146,16 +140,47 @@ function runOf(run: string, list: LoaderRow[], key: SortKey, descending: boolean
 
 function gridOf(name: string, same: LoaderRow[]): RankGrid {
   const rows = [...same].sort((a, b) => a.identity.rank - b.identity.rank);
-  return { name, rows, worldSize: Math.max(...rows.map(({ identity }) => identity.world_size)), straggler: stragglerOf(rows) };
+  return { name, rows, worldSize: Math.max(...rows.map(({ identity }) => identity.world_size)) };
 }
 
-/** The rank that waits most, if it stands out from the median by 10 points and by half. */
-export function stragglerOf(rows: readonly LoaderRow[]): Straggler | null {
-  const waits = rows.map((row) => ({ row, waiting: waitingOf(row) })).filter(({ waiting }) => !Number.isNaN(waiting));
-  if (waits.length < 3) return null;
-  waits.sort((a, b) => a.waiting - b.waiting);
-  const median = waits[Math.floor(waits.length / 2)]?.waiting ?? 0;
-  const worst = waits[waits.length - 1];
-  if (worst === undefined || worst.waiting < median + 0.1 || worst.waiting < median * 1.5) return null;
-  return { row: worst.row, waiting: worst.waiting, median };
+/** Share of waiting from which on it is shown what a rank waits for. */
+const HARMLESS = 0.05;
+
+/** What a rank that runs waits for most, as a field of `Rates`; null: for nothing that matters, or it does not run. */
+export function waitsFor(row: LoaderRow): WaitingKind | null {
+  if (!(waitingOf(row) >= HARMLESS)) return null;
+  return WAITING.reduce((most, kind) => (row.rates[kind] > row.rates[most] ? kind : most));
+}
+
+export type WaitingKind = "starvation" | "reorder_stall" | "pin_wait" | "startup" | "sampler";
+const WAITING = KINDS.filter(({ waiting }) => waiting).map(({ name }) => name) as WaitingKind[];
+
+/** What ranks wait for, with how many do, the kind that one waits longest for first; who waits for nothing is left out. */
+export function waits(rows: readonly LoaderRow[]): [WaitingKind, number][] {
+  const found = new Map<WaitingKind, { number: number; longest: number }>();
+  for (const row of rows) {
+    const kind = waitsFor(row);
+    if (kind === null) continue;
+    const { number, longest } = found.get(kind) ?? { number: 0, longest: 0 };
+    found.set(kind, { number: number + 1, longest: Math.max(longest, waitingOf(row)) });
+  }
+  return [...found].sort((a, b) => b[1].longest - a[1].longest).map(([kind, { number }]) => [kind, number]);
+}
+
+export type GridOrder = "rank" | "waiting";
+
+/** Ranks by number; or those first that are broken, then by what they wait for, the longest first, then the rest. */
+export function ordered(rows: readonly LoaderRow[], order: GridOrder): LoaderRow[] {
+  const byRank = [...rows].sort((a, b) => a.identity.rank - b.identity.rank);
+  if (order === "rank") return byRank;
+  const kinds = waits(rows).map(([kind]) => kind);
+  const place = (row: LoaderRow): number => {
+    const state = stateOf(row);
+    if (state === "failed" || state === "lost" || state === "stale") return -1;
+    const kind = waitsFor(row);
+    if (kind !== null) return kinds.indexOf(kind);
+    return state === "running" ? kinds.length : kinds.length + 1;
+  };
+  const keyed = byRank.map((row) => ({ row, place: place(row), waiting: waitingOf(row) || 0 }));
+  return keyed.sort((a, b) => a.place - b.place || b.waiting - a.waiting).map(({ row }) => row);
 }

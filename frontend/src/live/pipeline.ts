@@ -27,6 +27,8 @@ export interface PipelineFacts {
   lines: readonly WorkerLine[];
   pin: { busy: number; us: number };
   config: Config;
+  /** Workers that there were, of a loader that is gone and has none any more. */
+  were?: number;
 }
 
 export const PIN_MODES: Record<PinStage["mode"], string> = {
@@ -54,7 +56,7 @@ export function stages(facts: PipelineFacts): Stage[] {
   const { snapshot, rates, lines, pin, config } = facts;
   const { queues } = snapshot;
   const window = Math.max(1, queues.window);
-  const workers = alive(snapshot);
+  const workers = facts.were ?? alive(snapshot);
   const unseen = config.engine === "torch";
   const made = lines.reduce((sum, { rate }) => sum + (Number.isNaN(rate) ? 0 : rate), 0);
   const cost = mean(lines.map(({ fetch, collate, send }) => fetch + collate + send));
@@ -86,7 +88,7 @@ export function stages(facts: PipelineFacts): Stage[] {
       label: "Workers",
       value: workers === 0 ? "in line" : unseen ? count(workers) : `${figure(Math.min(rates.busy, workers))} / ${workers}`,
       note: workers === 0 ? "no processes" : unseen ? "not seen inside" : Number.isNaN(cost) ? "busy" : `busy, ${micros(cost)} a batch`,
-      rate: workers === 0 ? yielded : `${figure(made)}/s`,
+      rate: workers === 0 || facts.were !== undefined ? yielded : `${figure(made)}/s`,
       fill: workers === 0 ? 0 : rates.busy / workers,
     },
     {

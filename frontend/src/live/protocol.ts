@@ -3,16 +3,22 @@
 // `X` is what the code uses, with names. `XWire` is what arrives: array_like structs are arrays in field
 // order. `decodeX` turns the one into the other; fields that an older sender left out get their defaults.
 
-export const PROTOCOL = [2, 2] as const;
+export const PROTOCOL = [2, 3] as const;
 export const MAX_WORKERS = 1024;
 
 /** Which loader of which process of which run it is. */
 export interface Identity {
+  /** Name of the training job. */
   run: string;
+  /** Name of the loader in its process. */
   name: string;
+  /** Number of the process in the job, from 0. */
   rank: number;
+  /** Processes in the job. */
   world_size: number;
+  /** Name of the machine. */
   host: string;
+  /** Process id of training. */
   pid: number;
   /** New for every publisher: a restarted training is the same loader in a new incarnation. */
   incarnation: string;
@@ -22,19 +28,31 @@ export interface Identity {
 export interface Config {
   /** The dataset's type. */
   dataset: string;
+  /** Whether the dataset has indices, or is a stream. */
   style: "iterable" | "map";
+  /** Samples in it; None: it does not say. */
   dataset_length: number | null;
+  /** Samples in a batch; None: the batch sampler decides, or there are no batches. */
   batch_size: number | null;
+  /** The type of the sampler, or of the batch sampler if one was given. */
   sampler: string;
+  /** Workers that it was made with; 0: training makes batches itself. */
   num_workers: number;
+  /** The most workers that a resize may ask for; 0: not told. */
   max_workers: number;
+  /** How worker processes are started: fork, spawn or forkserver; or thread. */
   start_method: string;
+  /** Whether batches are to be page-locked. */
   pin_memory: boolean;
+  /** Whether workers live on after an epoch. */
   persistent_workers: boolean;
+  /** Whether batches come in the sampler's order. */
   in_order: boolean;
+  /** Tasks in flight per worker, as torch's loader has it; None: it has none. */
   prefetch_factor: number | null;
   /** Seconds; 0: none. */
   timeout: number;
+  /** Byte limit for finished batches that training has not taken; 0: not told. */
   memory_budget: number;
   /** False: this loader takes no commands. */
   control: boolean;
@@ -53,6 +71,7 @@ export interface Snapshot {
   seq: number;
   /** When it was taken, by the loader's clock. */
   at: number;
+  /** What the loader says of itself. */
   state: "closed" | "failed" | "finished" | "idle" | "paused" | "running";
   /** Number of the epoch under way or last ended, from 0. */
   epoch: number;
@@ -70,14 +89,19 @@ export interface Snapshot {
   target: number;
   /** Workers asked for from the next epoch on, while that is still to come. */
   pending: number | null;
+  /** How full every stage is. */
   queues: Queues;
   /** The training thread's time since the loader was made. */
   times: Times;
   /** The training thread's time in this epoch. */
   epoch_times: Times;
+  /** Reorder stalls so far. */
   stalls: Stalls;
+  /** What passed the pin stage. */
   pin: PinStage;
+  /** How long samples take. */
   cost: SampleCost;
+  /** All workers that exist, or are being made, by id. */
   workers: Worker[];
   /** Rolling digest over (epoch, batch index, sample indices, seed) of everything yielded. */
   digest: string;
@@ -85,11 +109,11 @@ export interface Snapshot {
   recoveries: number;
   /** Sequenced messages and events lost to full buffers so far. */
   dropped: number;
-  /** (index, µs) of the slowest samples of the epoch, the slowest first, if `record_samples` asked for them. */
-  slowest: ([string, number])[];
+  /** The slowest samples of the epoch, the slowest first, if `record_samples` asked for them. */
+  slowest: SlowSample[];
   /** What cannot be seen of it, because it is only watched or the system does not tell. Left out where all is known. Since 2.1. */
   unknown?: string[];
-  /** Since 2.2. */
+  /** What this process and its workers may run on. Since 2.2. */
   processors: Processors;
   /** Samples, and batches, that are in quarantine. Since 2.2. */
   bad: number;
@@ -101,9 +125,17 @@ export interface Snapshot {
   errors?: Errors;
   /** Left out where the dataset is no cache. Since 2.2. */
   cache?: CacheUse | null;
+  /** Left out where training does not wait, or not for long. Since 2.2. */
+  hang?: Hang;
+  /** Left out where nothing was seen. Since 2.2. */
+  glances?: Glances;
+  /** What was seen since the snapshot before, if the loader looked more often than it publishes. Since 2.3. */
+  between?: Between;
+  /** By each clock. Left out where no profile was taken, or it saw none of the user's own functions. Since 2.3. */
+  hottest?: HotLine[];
 }
 
-export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "processors" | "errors" | "cache"> {
+export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "slowest" | "processors" | "errors" | "cache" | "hang" | "glances" | "between" | "hottest"> {
   queues: QueuesWire;
   times: TimesWire;
   epoch_times: TimesWire;
@@ -111,13 +143,18 @@ export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch
   pin: PinStageWire;
   cost: SampleCostWire;
   workers: WorkerWire[];
+  slowest: SlowSampleWire[];
   processors: ProcessorsWire;
   errors?: ErrorsWire;
   cache?: CacheUseWire | null;
+  hang?: HangWire;
+  glances?: GlancesWire;
+  between?: BetweenWire;
+  hottest?: HotLineWire[];
 }
 
 export function decodeSnapshot(wire: SnapshotWire): Snapshot {
-  const { errors, cache, ...rest } = wire;
+  const { errors, cache, hang, glances, between, hottest, ...rest } = wire;
   return {
     ...rest,
     queues: decodeQueues(wire.queues),
@@ -127,9 +164,14 @@ export function decodeSnapshot(wire: SnapshotWire): Snapshot {
     pin: decodePinStage(wire.pin),
     cost: decodeSampleCost(wire.cost),
     workers: (wire.workers ?? []).map(decodeWorker),
+    slowest: (wire.slowest ?? []).map(decodeSlowSample),
     processors: decodeProcessors(wire.processors),
     ...(errors && { errors: decodeErrors(errors) }),
     ...(cache && { cache: cache && decodeCacheUse(cache) }),
+    ...(hang && { hang: decodeHang(hang) }),
+    ...(glances && { glances: decodeGlances(glances) }),
+    ...(between && { between: decodeBetween(between) }),
+    ...(hottest && { hottest: (hottest ?? []).map(decodeHotLine) }),
   };
 }
 
@@ -285,6 +327,7 @@ export function decodeStalls(wire: StallsWire): Stalls {
 
 /** What passed the pin stage since the loader was made. */
 export interface PinStage {
+  /** How batches are page-locked, if they are. */
   mode: "accelerator" | "mlock" | "none" | "off";
   /** Batches that passed the stage. */
   batches: number;
@@ -317,12 +360,15 @@ export function decodePinStage(wire: PinStageWire): PinStage {
   };
 }
 
-/** How long single samples took to fetch, this epoch. Quantiles are right to within 6 %. Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts with the mean of its batch. */
+/** How long single samples took to fetch, this epoch. Quantiles are right to within 6 %. Samples below 5 µs are timed in one batch of 16. Those of a dataset with `__getitems__` come together: each counts with the mean of its batch. What persistent workers make ahead for the next epoch counts in the one in which it is made. */
 export interface SampleCost {
   /** Samples that were timed. */
   count: number;
+  /** Half of the samples took no longer than this. */
   p50_us: number;
+  /** 19 of 20 samples took no longer than this. */
   p95_us: number;
+  /** 99 of 100 samples took no longer than this. */
   p99_us: number;
   /** Time of the slowest sample. */
   max_us: number;
@@ -365,6 +411,7 @@ export interface Worker {
   id: number;
   /** Its process id; 0: it is still to be born. */
   pid: number;
+  /** What it is doing now. */
   state: "collating" | "dead" | "fetching" | "idle" | "paused" | "retiring" | "sending" | "starting";
   /** Time in this state. */
   state_ms: number;
@@ -453,6 +500,61 @@ export function decodeWorker(wire: WorkerWire): Worker {
   };
 }
 
+/** One of the slowest samples of an epoch. */
+export interface SlowSample {
+  /** As the sampler gave it, or its number in its shard. */
+  index: string;
+  /** Time that it took to fetch. */
+  us: number;
+  /** The batch that it is in; for an iterable-style dataset with workers, its number within its shard. Since 2.3. */
+  batch: number;
+  /** The worker that fetched it; 0 if training did. Since 2.3. */
+  worker: number;
+  /** Time that all samples of its batch took to fetch. Since 2.3. */
+  fetch_us: number;
+  /** Time that its batch took to collate. Since 2.3. */
+  collate_us: number;
+  /** Time that its batch took to be sent. Since 2.3. */
+  send_us: number;
+  /** The Python stack at which most of its time was seen, innermost call first; empty if no profile was taken meanwhile, or the sample was too short to be seen. In what is published only of the slowest few, and only the user's own functions. Since 2.3. */
+  stack: string;
+}
+
+export type SlowSampleWire = [
+  index: string,
+  us: number,
+  batch?: number,
+  worker?: number,
+  fetch_us?: number,
+  collate_us?: number,
+  send_us?: number,
+  stack?: string,
+];
+
+export const SlowSampleFields = [
+  "index",
+  "us",
+  "batch",
+  "worker",
+  "fetch_us",
+  "collate_us",
+  "send_us",
+  "stack",
+] as const satisfies readonly (keyof SlowSample)[];
+
+export function decodeSlowSample(wire: SlowSampleWire): SlowSample {
+  return {
+    index: wire[0],
+    us: wire[1],
+    batch: wire[2] ?? -1,
+    worker: wire[3] ?? -1,
+    fetch_us: wire[4] ?? 0,
+    collate_us: wire[5] ?? 0,
+    send_us: wire[6] ?? 0,
+    stack: wire[7] ?? "",
+  };
+}
+
 /** What this process and its workers may run on. Sums are since the loader was first looked at. Since 2.2. */
 export interface Processors {
   /** Processors that this process may use, by its affinity and its control group's quota; 0: not known. */
@@ -487,6 +589,7 @@ export function decodeProcessors(wire: ProcessorsWire): Processors {
 export interface Quarantined {
   /** The sample's index; empty: of a stream, or a whole batch. */
   index: string;
+  /** The user's function that raised. */
   where: "collate_fn" | "dataset";
   /** Type and message of the exception. */
   error: string;
@@ -498,6 +601,8 @@ export interface Quarantined {
   epoch: number;
   /** The batch in which it failed last. */
   batch: number;
+  /** The index is a number; else a text, or what something else looks like. */
+  number: boolean;
 }
 
 /** What the tuner is at, of a loader that has one at work. Since 2.2. */
@@ -600,451 +705,113 @@ export function decodeCacheUse(wire: CacheUseWire): CacheUse {
   };
 }
 
-/** Batch spans for the timeline: every batch at low rates, every `stride`-th at high ones. */
-export interface Spans {
-  kind: "spans";
-  at: number;
-  /** Unix time of 0 µs. */
-  base: number;
-  spans: Span[];
-  /** Of the batches, by their number, one of so many is told. */
-  stride: number;
-  /** Batches that were told before they were yielded, once more, now that they are. */
-  late: Span[];
-}
-
-export interface SpansWire extends Omit<Spans, "spans" | "late"> {
-  spans: SpanWire[];
-  late: SpanWire[];
-}
-
-export function decodeSpans(wire: SpansWire): Spans {
-  return {
-    ...wire,
-    spans: (wire.spans ?? []).map(decodeSpan),
-    late: (wire.late ?? []).map(decodeSpan),
-  };
-}
-
-/** The life of one batch. Moments are microseconds after `Spans.base`; -1: it did not happen (yet). */
-export interface Span {
-  /** The worker that made it; 0 if training did. */
-  worker: number;
-  epoch: number;
-  /** Batch index; for an iterable-style dataset with workers, its number within its shard. */
-  batch: number;
-  /** The worker took the task up. */
-  start_us: number;
-  /** All samples were there. */
-  fetched_us: number;
-  /** The samples were made into a batch. */
-  collated_us: number;
-  /** It was in its slot or message, or had failed. */
-  sent_us: number;
-  /** Training got it. */
-  yielded_us: number;
-}
-
-export type SpanWire = [
-  worker: number,
-  epoch: number,
-  batch: number,
-  start_us: number,
-  fetched_us: number,
-  collated_us: number,
-  sent_us: number,
-  yielded_us: number,
-];
-
-export const SpanFields = [
-  "worker",
-  "epoch",
-  "batch",
-  "start_us",
-  "fetched_us",
-  "collated_us",
-  "sent_us",
-  "yielded_us",
-] as const satisfies readonly (keyof Span)[];
-
-export function decodeSpan(wire: SpanWire): Span {
-  return {
-    worker: wire[0],
-    epoch: wire[1],
-    batch: wire[2],
-    start_us: wire[3],
-    fetched_us: wire[4],
-    collated_us: wire[5],
-    sent_us: wire[6],
-    yielded_us: wire[7],
-  };
-}
-
-/** Training waited for one batch while later ones were finished. */
-export interface Stall {
-  kind: "stall";
-  /** When it began. */
-  at: number;
-  /** How long it lasted. */
+/** A wait of training for one batch that lasts unusually long, and still does. Since 2.2. */
+export interface Hang {
+  /** How long it has lasted. */
   us: number;
-  /** Finished batches that had to wait. */
-  held_back: number;
-  epoch: number;
-  /** The batch that was waited for. */
+  /** Why nothing is ready, named like the kind of time in `Times`: `reorder_stall`, `starvation`, … */
+  cause: string;
+  /** The batch that is waited for. */
   batch: number;
-  /** The worker that had it; -1: none had it yet. */
+  /** The worker that had it when that was looked at last; -1: none, or training makes it itself. */
   worker: number;
-  /** The slowest sample of that batch; empty where that is not known. */
-  slowest_index: string;
-  /** Time of the slowest sample, or of a sample on average. */
-  slowest_us: number;
-  /** The worker's Python stack, taken once while the stall lasted; empty if it was short. */
-  stack: string;
 }
 
-/** A worker was born, retired as it was told to, or died. */
-export interface WorkerEvent {
-  kind: "worker";
-  at: number;
-  what: "born" | "died" | "retired";
-  worker: number;
-  pid: number;
-  /** As in `multiprocessing`: negative for a signal. */
-  exitcode: number;
-  /** The signal's name, if one ended it. */
-  signal: string;
-  /** The batch it was working at, as in `Worker.batch`; -1: none. */
-  batch: number;
-  /** The worker's unfinished tasks went to others. */
-  retried: boolean;
-}
-
-/** An epoch began, or ended in one way or another. */
-export interface EpochEvent {
-  kind: "epoch";
-  at: number;
-  what: "abandoned" | "ended" | "failed" | "started";
-  epoch: number;
-  /** Batches yielded in the epoch. */
-  batches: number;
-  reason: string;
-}
-
-/** A pause, resume or resize and what came of it, wherever it came from. */
-export interface CommandEvent {
-  kind: "command";
-  at: number;
-  /** As in `Order`. */
-  action: string;
-  state: "accepted" | "applied" | "delivered" | "pending" | "rejected" | "superseded" | "timed_out";
-  /** The token's name; "local" for a call in the training process; "timer" for the end of a pause with a limit. */
-  by: string;
-  /** The command's id; empty for a local call. */
-  command: string;
-  /** Workers asked for. */
-  asked: number | null;
-  /** Workers before. */
-  before: number | null;
-  /** Workers after. */
-  actual: number | null;
-  /** Batch index from which it holds. */
-  at_batch: number | null;
-  /** From the call to its effect. */
-  took_us: number;
-  reason: string;
-}
-
-/** An exception that training met, whether or not it caught it. Since 2.2. */
-export interface ErrorEvent {
-  kind: "error";
-  at: number;
-  /** dataset, collate_fn, sampler, worker_init_fn: the user's function that raised. worker: one was lost. loading: anything else in the loader. training: the process ended with an exception of its own. */
-  where: string;
-  /** The exception's type. */
-  type: string;
-  message: string;
-  epoch: number;
-  /** The batch that failed; -1: it is not about a batch. */
-  batch: number;
-  /** The worker in which it was raised; -1: in training itself. */
-  worker: number;
-  /** Index of the sample at which it was raised, or its number in the batch; empty where that is not known. */
-  sample: string;
-  traceback: string;
-  /** Nobody caught it, as in `Errors`. */
-  fatal: boolean;
-  /** Errors like it that were counted and not told since the last one that was. */
-  more: number;
-}
-
-/** What a profile has seen since its part before. Parts add up: `penstock.profiling` puts them together. Since 2.2. */
-export interface ProfilePart {
-  kind: "profile";
-  at: number;
-  /** The profile's name: that of the command that asked for it, if one did. */
-  profile: string;
-  /** Its number in the profile, from 0. */
-  part: number;
-  /** When the profile began. */
-  began: number;
-  /** For how long it has lasted. */
-  seconds: number;
-  /** Looks a second at each worker. */
-  rate: number;
-  /** It is the last one. */
-  ended: boolean;
-  /** Those that are new. They are numbered from 0 over all parts. */
-  functions: ProfileFunction[];
-  /** Nodes of the call tree that are new, three numbers each: caller, function, and the line at which it was seen. They are numbered from 1 over all parts; 0 is the root, below which batches are made. */
-  nodes: number[];
-  weights: ProfileWeights[];
-  /** (worker, time in which it had nothing to do). */
-  idle_ms: ([number, number])[];
-}
-
-export interface ProfilePartWire extends Omit<ProfilePart, "functions" | "weights"> {
-  functions: ProfileFunctionWire[];
-  weights: ProfileWeightsWire[];
-}
-
-export function decodeProfilePart(wire: ProfilePartWire): ProfilePart {
-  return {
-    ...wire,
-    functions: (wire.functions ?? []).map(decodeProfileFunction),
-    weights: (wire.weights ?? []).map(decodeProfileWeights),
-  };
-}
-
-/** A function that was seen by a profile. */
-export interface ProfileFunction {
-  /** Its qualified name. */
-  name: string;
-  /** Of a long path, its end. */
-  file: string;
-  /** The first one of its definition. */
-  line: number;
-  /** It is the user's own code, and not a library's. */
-  user: boolean;
-}
-
-export type ProfileFunctionWire = [
-  name: string,
-  file: string,
-  line: number,
-  user: boolean,
+export type HangWire = [
+  us: number,
+  cause: string,
+  batch: number,
+  worker?: number,
 ];
 
-export const ProfileFunctionFields = [
-  "name",
-  "file",
-  "line",
-  "user",
-] as const satisfies readonly (keyof ProfileFunction)[];
-
-export function decodeProfileFunction(wire: ProfileFunctionWire): ProfileFunction {
-  return {
-    name: wire[0],
-    file: wire[1],
-    line: wire[2],
-    user: wire[3],
-  };
-}
-
-/** The time that was seen at nodes of a profile's call tree, of one worker in one phase. Columns are parallel. */
-export interface ProfileWeights {
-  worker: number;
-  phase: "collate" | "fetch" | "send";
-  /** Numbers as `ProfilePart.nodes` gives them. */
-  nodes: number[];
-  /** Time that passed. */
-  wall_ms: number[];
-  /** Time of it on a processor. */
-  processor_ms: number[];
-}
-
-export type ProfileWeightsWire = [
-  worker: number,
-  phase: "collate" | "fetch" | "send",
-  nodes: number[],
-  wall_ms: number[],
-  processor_ms: number[],
-];
-
-export const ProfileWeightsFields = [
+export const HangFields = [
+  "us",
+  "cause",
+  "batch",
   "worker",
-  "phase",
-  "nodes",
-  "wall_ms",
-  "processor_ms",
-] as const satisfies readonly (keyof ProfileWeights)[];
+] as const satisfies readonly (keyof Hang)[];
 
-export function decodeProfileWeights(wire: ProfileWeightsWire): ProfileWeights {
+export function decodeHang(wire: HangWire): Hang {
   return {
-    worker: wire[0],
-    phase: wire[1],
-    nodes: wire[2],
-    wall_ms: wire[3],
-    processor_ms: wire[4],
+    us: wire[0],
+    cause: wire[1],
+    batch: wire[2],
+    worker: wire[3] ?? -1,
   };
 }
 
-/** A step of the tuner. Since 2.2. */
-export interface TuningEvent {
-  kind: "tuning";
-  at: number;
-  /** on, off: somebody switched it. pinned: somebody chose a number, which holds until it is switched on again. try: a number is tried. keep, back: what came of that. hold: it is settled. wake: the load is another one. halve: memory is nearly used up. */
-  what: "back" | "halve" | "hold" | "keep" | "off" | "on" | "pinned" | "try" | "wake";
-  /** Workers that there shall be from now on. */
+/** What workers with a batch in hand were seen to wait for, looked at now and then, since the loader was made. */
+export interface Glances {
+  /** How often somebody was looked at; 0: the system does not say. */
+  times: number;
+  /** How often somebody waited for a lock that another process had. */
+  crowded: number;
+  /** Workers that were looked at, all times together. */
   workers: number;
-  /** Workers that there were. */
-  before: number;
-  /** Why, in words. */
-  why: string;
-  /** Batches a second that were expected of the number that is, or was, tried. */
-  predicted: number | null;
-  /** Batches a second that were measured: with `before` when a trial begins, with the tried number when it ends. */
-  measured: number | null;
+  /** How many of the workers that were looked at waited for a lock. */
+  locked: number;
+  /** How many of the workers that were looked at slept. */
+  asleep: number;
+  /** How many of the workers that were looked at waited for something else, as storage or the network; the rest ran, or were ready to. */
+  other: number;
 }
 
-/** What a change of the number of workers was predicted to bring, and what it brought. Since 2.2. */
-export interface Receipt {
-  kind: "receipt";
-  /** When enough was seen. */
-  at: number;
-  /** Workers before. */
-  before: number;
-  /** Workers after. */
-  after: number;
-  /** Batches a second that workers made, or that training took if that is less. */
-  measured: number;
-  /** Nine times out of ten that is right within so much, relative to it. */
-  error: number;
-  /** Batches of which it was measured. */
-  batches: number;
-  /** The same before the change; None: that is not known. */
-  measured_before: number | null;
-  /** Batches a second, as predicted; None: not enough was seen then. */
-  predicted: number | null;
-  /** Lower end of the interval that was predicted. */
-  low: number;
-  /** Upper end of it. */
-  high: number;
-  brought: "better" | "same" | "unknown" | "worse";
-  /** All this in a sentence. */
-  text: string;
-  /** Who asked for it, as in `CommandEvent`. */
-  by: string;
-  /** The command's id; empty for a local call. */
-  command: string;
-}
+export type GlancesWire = [
+  times?: number,
+  crowded?: number,
+  workers?: number,
+  locked?: number,
+  asleep?: number,
+  other?: number,
+];
 
-/** Bring about a number of workers. */
-export interface Resize {
-  action: "resize";
-  /** The number of workers there shall be. */
-  workers: number;
-}
+export const GlancesFields = [
+  "times",
+  "crowded",
+  "workers",
+  "locked",
+  "asleep",
+  "other",
+] as const satisfies readonly (keyof Glances)[];
 
-/** Hold the workers after the batch they are at. */
-export interface Pause {
-  action: "pause";
-  /** Resume by itself after so many seconds. */
-  resume_after: number | null;
-}
-
-/** End a pause. */
-export interface Resume {
-  action: "resume";
-}
-
-/** Look at which lines the workers spend their time. What they see comes as events of the kind `profile`. One that is under way ends. */
-export interface TakeProfile {
-  action: "profile";
-  /** For how long; None: until another one, or 0 seconds, is asked for; 0: only end the one under way. */
-  seconds: number | null;
-  /** Looks a second at each worker. */
-  rate: number;
-}
-
-/** Let the tuner choose the number of workers, or not. */
-export interface Auto {
-  action: "auto";
-  /** True: the tuner chooses from now on, whatever was pinned. False: the number stays as it is. */
-  on: boolean;
-}
-
-/** The backend's first message to a viewer. */
-export interface Session {
-  type: "session";
-  /** New for every start of the backend. */
-  backend: string;
-  version: string;
-  at: number;
-  scopes: ("control" | "publish" | "view")[];
-  read_only: boolean;
-  /** For example that the store fell back to memory. */
-  warning: string;
-}
-
-/** The rows that changed; the first one after a subscription has all. */
-export interface Overview {
-  type: "overview";
-  rows: LoaderRow[];
-  removed: string[];
-  /** True: rows that are not in it no longer exist. */
-  complete: boolean;
-}
-
-export interface OverviewWire extends Omit<Overview, "rows"> {
-  rows: LoaderRowWire[];
-}
-
-export function decodeOverview(wire: OverviewWire): Overview {
+export function decodeGlances(wire: GlancesWire): Glances {
   return {
-    ...wire,
-    rows: (wire.rows ?? []).map(decodeLoaderRow),
+    times: wire[0] ?? 0,
+    crowded: wire[1] ?? 0,
+    workers: wire[2] ?? 0,
+    locked: wire[3] ?? 0,
+    asleep: wire[4] ?? 0,
+    other: wire[5] ?? 0,
   };
 }
 
-/** One line of the overview. */
-export interface LoaderRow {
-  id: string;
-  identity: Identity;
-  presence: "connected" | "finished" | "lost" | "stale";
-  state: "closed" | "failed" | "finished" | "idle" | "paused" | "running";
-  /** When the backend last heard of it, by the backend's clock. */
-  seen: number;
-  started: number;
-  epoch: number;
-  batch: number;
-  length: number | null;
-  /** Workers alive. */
-  workers: number;
-  target: number;
-  /** Over the last 10 s. */
-  rates: Rates;
-  control: boolean;
-  engine: "penstock" | "torch";
-  /** Why it takes no commands, as a sentence; empty: it takes them. Since 2.2. */
-  refuses: string;
-  /** What limits it. Since 2.2. */
-  verdict: Verdict;
-  /** Errors that training met. Since 2.2. */
-  errors: number;
-  /** The last one, type and message. Since 2.2. */
-  error: string;
-  /** Which of these fields are not known, of a loader that is only watched: `workers`, `target`, `rates.busy`. Since 2.2. */
-  unknown: string[];
+/** What the loader saw between two snapshots, so that spikes survive a slow pace. Since 2.3. */
+export interface Between {
+  /** How often it looked, the snapshot included. */
+  looks: number;
+  /** The least of each rate from one look to the next. */
+  low: Rates;
+  /** The greatest of each. */
+  high: Rates;
 }
 
-export interface LoaderRowWire extends Omit<LoaderRow, "rates"> {
-  rates: RatesWire;
-}
+export type BetweenWire = [
+  looks: number,
+  low: RatesWire,
+  high: RatesWire,
+];
 
-export function decodeLoaderRow(wire: LoaderRowWire): LoaderRow {
+export const BetweenFields = [
+  "looks",
+  "low",
+  "high",
+] as const satisfies readonly (keyof Between)[];
+
+export function decodeBetween(wire: BetweenWire): Between {
   return {
-    ...wire,
-    rates: decodeRates(wire.rates),
+    looks: wire[0],
+    low: decodeRates(wire[1]),
+    high: decodeRates(wire[2]),
   };
 }
 
@@ -1052,14 +819,21 @@ export function decodeLoaderRow(wire: LoaderRowWire): LoaderRow {
 export interface Rates {
   /** Batches yielded per second. */
   batches: number;
+  /** Samples yielded per second. */
   samples: number;
+  /** Bytes of tensors and arrays yielded per second. */
   bytes: number;
-  /** Shares of the time, 0 to 1; with `sampler` below they add up to 1 while an epoch is under way. */
+  /** Share of the time, 0 to 1, that was training's own; the shares add up to 1 while an epoch is under way. */
   compute: number;
+  /** Share of the time, 0 to 1, in which training waited and no batch was finished. */
   starvation: number;
+  /** Share of the time, 0 to 1, in which training waited and only later batches were finished. */
   reorder_stall: number;
+  /** Share of the time, 0 to 1, in which training waited for the pin stage. */
   pin_wait: number;
+  /** Share of the time, 0 to 1, in which training waited because the pool was paused. */
   paused: number;
+  /** Share of the time, 0 to 1, in which training waited for an epoch's first batch. */
   startup: number;
   /** Bytes per second through the pin stage, of wall-clock time. */
   pin_bytes: number;
@@ -1067,12 +841,17 @@ export interface Rates {
   busy: number;
   /** Resident memory of all workers, bytes. */
   rss: number;
-  /** Queue depths and slots at the snapshot, as in `Queues`. */
+  /** Tasks handed to workers and not started, at the snapshot. */
   index: number;
+  /** Tasks dispatched and not yet yielded, at the snapshot. */
   in_flight: number;
+  /** Batches in the reorder buffer, at the snapshot. */
   reorder: number;
+  /** Batches ready to be yielded, at the snapshot. */
   data: number;
+  /** Shared memory in all slots, bytes, at the snapshot. */
   slots_bytes: number;
+  /** Size of all finished batches in the pipeline, bytes, at the snapshot. */
   finished_bytes: number;
   /** Workers alive. */
   workers: number;
@@ -1176,6 +955,621 @@ export function decodeRates(wire: RatesWire): Rates {
   };
 }
 
+/** The function of the user's own that costs most, by the last profile. Since 2.3. */
+export interface HotLine {
+  /** By time that passed, or by time on a processor. */
+  clock: "processor" | "wall";
+  /** Its qualified name. */
+  function: string;
+  /** Where it is defined. */
+  file: string;
+  /** Its most costly line. */
+  line: number;
+  /** Its part of the time in which workers make batches, with the libraries that it calls. */
+  share: number;
+  /** When that was last seen. */
+  at: number;
+}
+
+export type HotLineWire = [
+  clock: "processor" | "wall",
+  function: string,
+  file: string,
+  line: number,
+  share: number,
+  at?: number,
+];
+
+export const HotLineFields = [
+  "clock",
+  "function",
+  "file",
+  "line",
+  "share",
+  "at",
+] as const satisfies readonly (keyof HotLine)[];
+
+export function decodeHotLine(wire: HotLineWire): HotLine {
+  return {
+    clock: wire[0],
+    function: wire[1],
+    file: wire[2],
+    line: wire[3],
+    share: wire[4],
+    at: wire[5] ?? 0.0,
+  };
+}
+
+/** Batch spans for the timeline: every batch at low rates, every `stride`-th at high ones. */
+export interface Spans {
+  kind: "spans";
+  /** When it was told. */
+  at: number;
+  /** Unix time of 0 µs. */
+  base: number;
+  /** Batches that are told for the first time. */
+  spans: Span[];
+  /** Of the batches, by their number, one of so many is told. */
+  stride: number;
+  /** Batches that were told before they were yielded, once more, now that they are. */
+  late: Span[];
+}
+
+export interface SpansWire extends Omit<Spans, "spans" | "late"> {
+  spans: SpanWire[];
+  late: SpanWire[];
+}
+
+export function decodeSpans(wire: SpansWire): Spans {
+  return {
+    ...wire,
+    spans: (wire.spans ?? []).map(decodeSpan),
+    late: (wire.late ?? []).map(decodeSpan),
+  };
+}
+
+/** The life of one batch. Moments are microseconds after `Spans.base`; -1: it did not happen (yet). */
+export interface Span {
+  /** The worker that made it; 0 if training did. */
+  worker: number;
+  /** Number of the epoch, from 0. */
+  epoch: number;
+  /** Batch index; for an iterable-style dataset with workers, its number within its shard. */
+  batch: number;
+  /** The worker took the task up. */
+  start_us: number;
+  /** All samples were there. */
+  fetched_us: number;
+  /** The samples were made into a batch. */
+  collated_us: number;
+  /** It was in its slot or message, or had failed. */
+  sent_us: number;
+  /** Training got it. */
+  yielded_us: number;
+}
+
+export type SpanWire = [
+  worker: number,
+  epoch: number,
+  batch: number,
+  start_us: number,
+  fetched_us: number,
+  collated_us: number,
+  sent_us: number,
+  yielded_us: number,
+];
+
+export const SpanFields = [
+  "worker",
+  "epoch",
+  "batch",
+  "start_us",
+  "fetched_us",
+  "collated_us",
+  "sent_us",
+  "yielded_us",
+] as const satisfies readonly (keyof Span)[];
+
+export function decodeSpan(wire: SpanWire): Span {
+  return {
+    worker: wire[0],
+    epoch: wire[1],
+    batch: wire[2],
+    start_us: wire[3],
+    fetched_us: wire[4],
+    collated_us: wire[5],
+    sent_us: wire[6],
+    yielded_us: wire[7],
+  };
+}
+
+/** Training waited for one batch while later ones were finished, or unusually long. One that lasts is told while it does, and again when something of it has changed: of those with the same epoch and batch, the last one holds. */
+export interface Stall {
+  kind: "stall";
+  /** When it began. */
+  at: number;
+  /** How long it lasted, or has lasted so far. */
+  us: number;
+  /** Finished batches that had to wait. */
+  held_back: number;
+  /** Number of the epoch, from 0. */
+  epoch: number;
+  /** The batch that was waited for. */
+  batch: number;
+  /** The worker that had it; -1: none had it yet. */
+  worker: number;
+  /** The slowest sample of that batch; empty where that is not known. */
+  slowest_index: string;
+  /** Time of the slowest sample, or of a sample on average. */
+  slowest_us: number;
+  /** The Python stack of the worker, or of training if it makes the batch itself, innermost call first, taken while the stall lasted; empty if it was short. */
+  stack: string;
+  /** Of the stack, the user's own functions; empty if there are none. Since 2.2. */
+  brief: string;
+  /** Why there is no stack; empty: there is one, or the stall was short. Since 2.2. */
+  silence: string;
+  /** It lasted when this was told. Since 2.2. */
+  ongoing: boolean;
+  /** Why nothing was ready, as in `Hang`. Since 2.2. */
+  cause: string;
+}
+
+/** What a worker, or training, was doing when somebody asked. Since 2.2. */
+export interface StackEvent {
+  kind: "stack";
+  /** When it was looked at. */
+  at: number;
+  /** The worker; -1: the thread of training that iterates. */
+  worker: number;
+  /** Process id of the worker or of training; 0: it is still to be born. */
+  pid: number;
+  /** Its Python stack, innermost call first; empty if it did not answer. */
+  stack: string;
+  /** Of the stack, the user's own functions; empty if there are none. */
+  brief: string;
+  /** Why there is no stack; empty: there is one. */
+  silence: string;
+  /** What the worker was at, as in `Worker`; empty for training. */
+  state: string;
+  /** The batch, as in `Worker`. */
+  batch: number;
+  /** Who asked, as in `CommandEvent`. */
+  by: string;
+  /** The command's id; empty for a local call. */
+  command: string;
+  /** Its number, from 0, among those that were asked for at once. */
+  place: number;
+  /** How many were. */
+  among: number;
+}
+
+/** A worker was born, retired as it was told to, or died. */
+export interface WorkerEvent {
+  kind: "worker";
+  /** When it was noticed. */
+  at: number;
+  /** What happened to it. */
+  what: "born" | "died" | "retired";
+  /** Its number in the pool, from 0. */
+  worker: number;
+  /** Its process id. */
+  pid: number;
+  /** As in `multiprocessing`: negative for a signal. */
+  exitcode: number;
+  /** The signal's name, if one ended it. */
+  signal: string;
+  /** The batch it was working at, as in `Worker.batch`; -1: none. */
+  batch: number;
+  /** The worker's unfinished tasks went to others. */
+  retried: boolean;
+  /** (worker, pid) of those that were born, or retired, with it, if there were many. Since 2.2. */
+  others: ([number, number])[];
+}
+
+/** An epoch began, or ended in one way or another. */
+export interface EpochEvent {
+  kind: "epoch";
+  /** When it happened. */
+  at: number;
+  /** abandoned: training left it early. failed: it ended with an error. */
+  what: "abandoned" | "ended" | "failed" | "started";
+  /** Number of the epoch, from 0. */
+  epoch: number;
+  /** Batches yielded in the epoch. */
+  batches: number;
+  /** Of a failed one: type and message of the error; else empty. */
+  reason: string;
+}
+
+/** A pause, resume or resize and what came of it, wherever it came from. */
+export interface CommandEvent {
+  kind: "command";
+  /** When it got there. */
+  at: number;
+  /** As in `Order`. */
+  action: string;
+  /** How far it is. */
+  state: "accepted" | "applied" | "delivered" | "pending" | "rejected" | "superseded" | "timed_out";
+  /** The token's name; "local" for a call in the training process; "timer" for the end of a pause with a limit. */
+  by: string;
+  /** The command's id; empty for a local call. */
+  command: string;
+  /** Workers asked for. */
+  asked: number | null;
+  /** Workers before. */
+  before: number | null;
+  /** Workers after. */
+  actual: number | null;
+  /** Batch index from which it holds. */
+  at_batch: number | null;
+  /** From the call to its effect. */
+  took_us: number;
+  /** Why it was rejected, superseded, or has to wait; else empty. */
+  reason: string;
+}
+
+/** An exception that training met, whether or not it caught it. Since 2.2. */
+export interface ErrorEvent {
+  kind: "error";
+  /** When it was raised in training. */
+  at: number;
+  /** dataset, collate_fn, sampler, worker_init_fn: the user's function that raised. worker: one was lost. loading: anything else in the loader. training: the process ended with an exception of its own. */
+  where: string;
+  /** The exception's type. */
+  type: string;
+  /** The exception's message, of a long one the beginning. */
+  message: string;
+  /** Number of the epoch, from 0. */
+  epoch: number;
+  /** The batch that failed; -1: it is not about a batch. */
+  batch: number;
+  /** The worker in which it was raised; -1: in training itself. */
+  worker: number;
+  /** Index of the sample at which it was raised, or its number in the batch; empty where that is not known. */
+  sample: string;
+  /** Where it was raised, in the worker if it was there; empty where that is not known. */
+  traceback: string;
+  /** Nobody caught it, as in `Errors`. */
+  fatal: boolean;
+  /** Errors like it that were counted and not told since the last one that was. */
+  more: number;
+  /** Training did not see it: the sample or batch was left out or replaced (`on_error`). */
+  tolerated: boolean;
+}
+
+/** Samples that were found to be bad, each once, with what was known of them then. Since 2.2. */
+export interface QuarantineEvent {
+  kind: "quarantine";
+  /** When it was told. */
+  at: number;
+  /** Without tracebacks; of long errors the beginning. */
+  found: Quarantined[];
+}
+
+/** What a profile has seen since its part before. Parts add up: `penstock.profiling` puts them together. Since 2.2. */
+export interface ProfilePart {
+  kind: "profile";
+  /** When it was told. */
+  at: number;
+  /** The profile's name: that of the command that asked for it, if one did. */
+  profile: string;
+  /** Its number in the profile, from 0. */
+  part: number;
+  /** When the profile began. */
+  began: number;
+  /** For how long it has lasted. */
+  seconds: number;
+  /** Looks a second at each worker. */
+  rate: number;
+  /** It is the last one. */
+  ended: boolean;
+  /** Those that are new. They are numbered from 0 over all parts. */
+  functions: ProfileFunction[];
+  /** Nodes of the call tree that are new, three numbers each: caller, function, and the line at which it was seen. They are numbered from 1 over all parts; 0 is the root, below which batches are made. */
+  nodes: number[];
+  /** The time that was seen since the part before. */
+  weights: ProfileWeights[];
+  /** (worker, time in which it had nothing to do). */
+  idle_ms: ([number, number])[];
+}
+
+export interface ProfilePartWire extends Omit<ProfilePart, "functions" | "weights"> {
+  functions: ProfileFunctionWire[];
+  weights: ProfileWeightsWire[];
+}
+
+export function decodeProfilePart(wire: ProfilePartWire): ProfilePart {
+  return {
+    ...wire,
+    functions: (wire.functions ?? []).map(decodeProfileFunction),
+    weights: (wire.weights ?? []).map(decodeProfileWeights),
+  };
+}
+
+/** A function that was seen by a profile. */
+export interface ProfileFunction {
+  /** Its qualified name. */
+  name: string;
+  /** Of a long path, its end. */
+  file: string;
+  /** The first one of its definition. */
+  line: number;
+  /** It is the user's own code, and not a library's. */
+  user: boolean;
+}
+
+export type ProfileFunctionWire = [
+  name: string,
+  file: string,
+  line: number,
+  user: boolean,
+];
+
+export const ProfileFunctionFields = [
+  "name",
+  "file",
+  "line",
+  "user",
+] as const satisfies readonly (keyof ProfileFunction)[];
+
+export function decodeProfileFunction(wire: ProfileFunctionWire): ProfileFunction {
+  return {
+    name: wire[0],
+    file: wire[1],
+    line: wire[2],
+    user: wire[3],
+  };
+}
+
+/** The time that was seen at nodes of a profile's call tree, of one worker in one phase. Columns are parallel. */
+export interface ProfileWeights {
+  /** The worker's number in the pool, from 0; 0 if training makes batches itself. */
+  worker: number;
+  /** What the worker did: asked the dataset, collated, or sent. */
+  phase: "collate" | "fetch" | "send";
+  /** Numbers as `ProfilePart.nodes` gives them. */
+  nodes: number[];
+  /** Time that passed. */
+  wall_ms: number[];
+  /** Time of it on a processor. */
+  processor_ms: number[];
+}
+
+export type ProfileWeightsWire = [
+  worker: number,
+  phase: "collate" | "fetch" | "send",
+  nodes: number[],
+  wall_ms: number[],
+  processor_ms: number[],
+];
+
+export const ProfileWeightsFields = [
+  "worker",
+  "phase",
+  "nodes",
+  "wall_ms",
+  "processor_ms",
+] as const satisfies readonly (keyof ProfileWeights)[];
+
+export function decodeProfileWeights(wire: ProfileWeightsWire): ProfileWeights {
+  return {
+    worker: wire[0],
+    phase: wire[1],
+    nodes: wire[2],
+    wall_ms: wire[3],
+    processor_ms: wire[4],
+  };
+}
+
+/** A step of the tuner. Since 2.2. */
+export interface TuningEvent {
+  kind: "tuning";
+  /** When the tuner decided it. */
+  at: number;
+  /** on, off: somebody switched it. pinned: somebody chose a number, which holds until it is switched on again. try: a number is tried. keep, back: what came of that. hold: it is settled. wake: the load is another one. halve: memory is nearly used up. */
+  what: "back" | "halve" | "hold" | "keep" | "off" | "on" | "pinned" | "try" | "wake";
+  /** Workers that there shall be from now on. */
+  workers: number;
+  /** Workers that there were. */
+  before: number;
+  /** Why, in words. */
+  why: string;
+  /** Batches a second that were expected of the number that is, or was, tried. */
+  predicted: number | null;
+  /** Batches a second that were measured: with `before` when a trial begins, with the tried number when it ends. */
+  measured: number | null;
+}
+
+/** What a change of the number of workers was predicted to bring, and what it brought. Since 2.2. */
+export interface Receipt {
+  kind: "receipt";
+  /** When enough was seen. */
+  at: number;
+  /** Workers before. */
+  before: number;
+  /** Workers after. */
+  after: number;
+  /** Batches a second that workers made, or that training took if that is less. */
+  measured: number;
+  /** Nine times out of ten that is right within so much, relative to it. */
+  error: number;
+  /** Batches of which it was measured. */
+  batches: number;
+  /** The same before the change; None: that is not known. */
+  measured_before: number | null;
+  /** Batches a second, as predicted; None: not enough was seen then. */
+  predicted: number | null;
+  /** Lower end of the interval that was predicted. */
+  low: number;
+  /** Upper end of it. */
+  high: number;
+  /** Whether that is more than before. */
+  brought: "better" | "same" | "unknown" | "worse";
+  /** All this in a sentence. */
+  text: string;
+  /** Who asked for it, as in `CommandEvent`. */
+  by: string;
+  /** The command's id; empty for a local call. */
+  command: string;
+}
+
+/** A word from the training script about what it does: `train.note("lr drop")`. Since 2.3. */
+export interface Note {
+  kind: "note";
+  /** When it was said. */
+  at: number;
+  /** What was said. */
+  text: string;
+  /** The epoch under way, or last ended. */
+  epoch: number;
+  /** Batches yielded in it. */
+  batch: number;
+}
+
+/** Bring about a number of workers. */
+export interface Resize {
+  action: "resize";
+  /** The number of workers there shall be. */
+  workers: number;
+}
+
+/** Hold the workers after the batch they are at. */
+export interface Pause {
+  action: "pause";
+  /** Resume by itself after so many seconds. */
+  resume_after: number | null;
+}
+
+/** End a pause. */
+export interface Resume {
+  action: "resume";
+}
+
+/** Look at which lines the workers spend their time. What they see comes as events of the kind `profile`. One that is under way ends. */
+export interface TakeProfile {
+  action: "profile";
+  /** For how long; None: until another one, or 0 seconds, is asked for; 0: only end the one under way. */
+  seconds: number | null;
+  /** Looks a second at each worker. */
+  rate: number;
+}
+
+/** Let the tuner choose the number of workers, or not. */
+export interface Auto {
+  action: "auto";
+  /** True: the tuner chooses from now on, whatever was pinned. False: the number stays as it is. */
+  on: boolean;
+}
+
+/** Look at what a worker is doing now: its Python stack. It comes as an event of the kind `stack`, one for each worker that was asked for. */
+export interface ShowStack {
+  action: "stack";
+  /** Which; None: all of them, or training if there are none; -1: the thread of training that iterates. */
+  worker: number | null;
+}
+
+/** The backend's first message to a viewer. */
+export interface Session {
+  type: "session";
+  /** New for every start of the backend. */
+  backend: string;
+  /** The backend's version of Penstock. */
+  version: string;
+  /** The moment by the backend's clock. */
+  at: number;
+  /** What this viewer may do. */
+  scopes: ("control" | "publish" | "view")[];
+  /** True: this viewer cannot send commands. */
+  read_only: boolean;
+  /** For example that the store fell back to memory. */
+  warning: string;
+}
+
+/** The rows that changed; the first one after a subscription has all. */
+export interface Overview {
+  type: "overview";
+  /** Those that are new or have changed. */
+  rows: LoaderRow[];
+  /** Ids of loaders that are forgotten. */
+  removed: string[];
+  /** True: rows that are not in it no longer exist. */
+  complete: boolean;
+  /** Summaries of the runs of several loaders whose rows changed. Since 2.3. */
+  runs: RunSummary[];
+}
+
+export interface OverviewWire extends Omit<Overview, "rows" | "runs"> {
+  rows: LoaderRowWire[];
+  runs: RunSummaryWire[];
+}
+
+export function decodeOverview(wire: OverviewWire): Overview {
+  return {
+    ...wire,
+    rows: (wire.rows ?? []).map(decodeLoaderRow),
+    runs: (wire.runs ?? []).map(decodeRunSummary),
+  };
+}
+
+/** One line of the overview. */
+export interface LoaderRow {
+  /** How it is addressed: `run:rank:name`. */
+  id: string;
+  /** Which loader it is. */
+  identity: Identity;
+  /** Whether the backend hears of it. */
+  presence: "connected" | "finished" | "lost" | "stale";
+  /** What it said of itself last. */
+  state: "closed" | "failed" | "finished" | "idle" | "paused" | "running";
+  /** When the backend last heard of it, by the backend's clock. */
+  seen: number;
+  /** When it was made, by its own clock. */
+  started: number;
+  /** Number of the epoch under way or last ended, from 0. */
+  epoch: number;
+  /** Batches yielded in this epoch. */
+  batch: number;
+  /** Batches in an epoch, where known. */
+  length: number | null;
+  /** Workers alive. */
+  workers: number;
+  /** Workers asked for. */
+  target: number;
+  /** Over the last 10 s. */
+  rates: Rates;
+  /** False: it takes no commands. */
+  control: boolean;
+  /** As in `Config`. */
+  engine: "penstock" | "torch";
+  /** Why it takes no commands, as a sentence; empty: it takes them. Since 2.2. */
+  refuses: string;
+  /** What limits it. Since 2.2. */
+  verdict: Verdict;
+  /** Errors that training met. Since 2.2. */
+  errors: number;
+  /** The last one, type and message. Since 2.2. */
+  error: string;
+  /** How long training has waited for one batch, if that is unusually long and lasts. Since 2.2. */
+  hang_us: number;
+  /** Which of these fields are not known, of a loader that is only watched: `workers`, `target`, `rates.busy`. Since 2.2. */
+  unknown: string[];
+  /** Share of the last 10 s, 0 to 1, in which training waited for data; None: it does not run. Since 2.2. */
+  waiting: number | null;
+}
+
+export interface LoaderRowWire extends Omit<LoaderRow, "rates" | "verdict"> {
+  rates: RatesWire;
+  verdict: VerdictWire;
+}
+
+export function decodeLoaderRow(wire: LoaderRowWire): LoaderRow {
+  return {
+    ...wire,
+    rates: decodeRates(wire.rates),
+    verdict: decodeVerdict(wire.verdict),
+  };
+}
+
 /** What limits training now, in words, and what to do about it. Since 2.2. */
 export interface Verdict {
   /** How bad that is; plain: neither good nor bad. */
@@ -1186,6 +1580,7 @@ export interface Verdict {
   sentence: string;
   /** What to do about it; empty: nothing. */
   advice: string;
+  /** What keeps training from being faster. */
   limit: "failure" | "memory" | "neighbours" | "none" | "pin" | "processors" | "sampler" | "samples" | "shared" | "startup" | "training" | "workers";
   /** The stage of the pipeline that limits; None: there is none to name. */
   stage: "data" | "index" | "pin" | "reorder" | "sampler" | "training" | "workers" | null;
@@ -1193,11 +1588,68 @@ export interface Verdict {
   waiting: number | null;
   /** The number of workers that is advised; None: none is. */
   workers: number | null;
+  /** What that would bring, as on a button: "Apply 16: 48 → about 185 batches/s"; empty: nothing is promised. */
+  offer: string;
+  /** Batches a second that are predicted of it; None: nothing is. */
+  brings: number | null;
+  /** Lower end of the interval in which that is nine times out of ten. */
+  brings_low: number | null;
+  /** Upper end of it. */
+  brings_high: number | null;
+  /** The line that costs most of what limits; None: there is no profile that says so. Since 2.3. */
+  line: HotLine | null;
+}
+
+export interface VerdictWire extends Omit<Verdict, "line"> {
+  line: HotLineWire | null;
+}
+
+export function decodeVerdict(wire: VerdictWire): Verdict {
+  return {
+    ...wire,
+    line: wire.line && decodeHotLine(wire.line),
+  };
+}
+
+/** A run as a whole. Since 2.3. */
+export interface RunSummary {
+  /** Its name. */
+  run: string;
+  /** Loaders that are known of it, for training and for validation. */
+  loaders: number;
+  /** Those of them that are at work now. */
+  running: number;
+  /** Ranks that they belong to. */
+  ranks: number;
+  /** Batches a second over the last 10 s, all loaders together. */
+  batches: number;
+  /** Samples a second over the last 10 s, all loaders together. */
+  samples: number;
+  /** Bytes a second over the last 10 s, all loaders together. */
+  bytes: number;
+  /** Share of the time, 0 to 1, in which ranks wait for data, on average; None: nothing runs. */
+  waiting: number | null;
+  /** The loader that holds back the others; empty: none stands out. */
+  holding: string;
+  /** Which rank holds back the others, and why; without words: none does. */
+  verdict: Verdict;
+}
+
+export interface RunSummaryWire extends Omit<RunSummary, "verdict"> {
+  verdict: VerdictWire;
+}
+
+export function decodeRunSummary(wire: RunSummaryWire): RunSummary {
+  return {
+    ...wire,
+    verdict: decodeVerdict(wire.verdict),
+  };
 }
 
 /** The first message about a loader after a subscription, and whenever its configuration or presence changes. */
 export interface Detail {
   type: "detail";
+  /** Everything that is known of it now. */
   detail: LoaderDetail;
 }
 
@@ -1214,18 +1666,27 @@ export function decodeDetail(wire: DetailWire): Detail {
 
 /** Everything that is known of one loader now. */
 export interface LoaderDetail {
+  /** What the overview shows of it. */
   row: LoaderRow;
+  /** How it was made. */
   config: Config;
+  /** Versions of penstock, torch and python, by name. */
   versions: Record<string, string>;
+  /** Time between two snapshots. */
   interval_us: number;
+  /** The last one; None: there is none, or no room to keep it. */
   snapshot: Snapshot | null;
   /** The same as in `row`. Since 2.2. */
   verdict: Verdict;
+  /** Rates over the whole last epoch, of a loader that is gone; None: it is there. Since 2.2. */
+  last_epoch: Rates | null;
 }
 
-export interface LoaderDetailWire extends Omit<LoaderDetail, "row" | "snapshot"> {
+export interface LoaderDetailWire extends Omit<LoaderDetail, "row" | "snapshot" | "verdict" | "last_epoch"> {
   row: LoaderRowWire;
   snapshot: SnapshotWire | null;
+  verdict: VerdictWire;
+  last_epoch: RatesWire | null;
 }
 
 export function decodeLoaderDetail(wire: LoaderDetailWire): LoaderDetail {
@@ -1233,25 +1694,42 @@ export function decodeLoaderDetail(wire: LoaderDetailWire): LoaderDetail {
     ...wire,
     row: decodeLoaderRow(wire.row),
     snapshot: wire.snapshot && decodeSnapshot(wire.snapshot),
+    verdict: decodeVerdict(wire.verdict),
+    last_epoch: wire.last_epoch && decodeRates(wire.last_epoch),
   };
 }
 
 /** A snapshot, with the rates since the one before. */
 export interface Frame {
   type: "frame";
+  /** Id of the loader. */
   loader: string;
+  /** How it stands. */
   snapshot: Snapshot;
+  /** What changed since the snapshot before, per second. */
   rates: Rates;
+  /** Whether the backend hears of it. */
   presence: "connected" | "finished" | "lost" | "stale";
   /** When the backend received it, by its own clock. */
   at: number;
   /** What limits training, as of this snapshot. Since 2.2. */
   verdict: Verdict;
+  /** Rates over the last 10 s. Since 2.2. */
+  recent: Rates;
+  /** What each of the snapshot's workers did over the last 5 s, in their order. Since 2.2. */
+  workers: WorkerRates[];
+  /** Share of the last 5 s, 0 to 1, in which the pin stage was at work. Since 2.2. */
+  pin_busy: number;
+  /** Time there, a batch; None: no batch passed it. Since 2.2. */
+  pin_us: number | null;
 }
 
-export interface FrameWire extends Omit<Frame, "snapshot" | "rates"> {
+export interface FrameWire extends Omit<Frame, "snapshot" | "rates" | "verdict" | "recent" | "workers"> {
   snapshot: SnapshotWire;
   rates: RatesWire;
+  verdict: VerdictWire;
+  recent: RatesWire;
+  workers: WorkerRatesWire[];
 }
 
 export function decodeFrame(wire: FrameWire): Frame {
@@ -1259,12 +1737,71 @@ export function decodeFrame(wire: FrameWire): Frame {
     ...wire,
     snapshot: decodeSnapshot(wire.snapshot),
     rates: decodeRates(wire.rates),
+    verdict: decodeVerdict(wire.verdict),
+    recent: decodeRates(wire.recent),
+    workers: (wire.workers ?? []).map(decodeWorkerRates),
+  };
+}
+
+/** What a worker did over the last seconds. None: it finished no batch, or that is not seen. Since 2.2. */
+export interface WorkerRates {
+  /** Batches per second. */
+  batches: number | null;
+  /** Time in the dataset, a batch. */
+  fetch_us: number | null;
+  /** Time in collate_fn, a batch. */
+  collate_us: number | null;
+  /** Time to send it, a batch. */
+  send_us: number | null;
+  /** Share of the time, 0 to 1, with a task in hand; the three after it add up to it. */
+  busy: number | null;
+  /** Share of the time on a processor. */
+  processor: number | null;
+  /** Share of the time in which it was ready to run and waited for a processor. */
+  queued: number | null;
+  /** Share of the time in which it had a task and waited for something else. */
+  blocked: number | null;
+}
+
+export type WorkerRatesWire = [
+  batches?: number | null,
+  fetch_us?: number | null,
+  collate_us?: number | null,
+  send_us?: number | null,
+  busy?: number | null,
+  processor?: number | null,
+  queued?: number | null,
+  blocked?: number | null,
+];
+
+export const WorkerRatesFields = [
+  "batches",
+  "fetch_us",
+  "collate_us",
+  "send_us",
+  "busy",
+  "processor",
+  "queued",
+  "blocked",
+] as const satisfies readonly (keyof WorkerRates)[];
+
+export function decodeWorkerRates(wire: WorkerRatesWire): WorkerRates {
+  return {
+    batches: wire[0] ?? null,
+    fetch_us: wire[1] ?? null,
+    collate_us: wire[2] ?? null,
+    send_us: wire[3] ?? null,
+    busy: wire[4] ?? null,
+    processor: wire[5] ?? null,
+    queued: wire[6] ?? null,
+    blocked: wire[7] ?? null,
   };
 }
 
 /** Events of loaders that this viewer looks at, in order. */
 export interface Happened {
   type: "happened";
+  /** The oldest first. */
   events: StoredEvent[];
 }
 
@@ -1279,12 +1816,22 @@ export function decodeHappened(wire: HappenedWire): Happened {
   };
 }
 
-/** An event as the backend remembers it. */
+/** An event as the backend remembers it, and in words. */
 export interface StoredEvent {
   /** Grows over all loaders of one backend: what has come after N has a higher id. */
   id: number;
+  /** Id of the loader whose it is. */
   loader: string;
+  /** What happened. */
   event: Event;
+  /** What happened, in a sentence; empty for spans and profiles, which are drawn. Since 2.2. */
+  text: string;
+  /** How bad that is. Since 2.2. */
+  tone: "bad" | "good" | "plain";
+  /** What several of them that follow each other are called, after their number: `short stalls`, `workers started`; empty: each is told for itself. Since 2.2. */
+  fold: string;
+  /** Of events with the same here, each says anew, and better, what those before it said; empty: nothing is repeated. Since 2.2. */
+  same: string;
 }
 
 export interface StoredEventWire extends Omit<StoredEvent, "event"> {
@@ -1301,20 +1848,26 @@ export function decodeStoredEvent(wire: StoredEventWire): StoredEvent {
 /** This viewer was too slow: events up to `until` were dropped for it and can be asked for over HTTP. */
 export interface Gap {
   type: "gap";
+  /** Id of the loader whose events they are. */
   loader: string;
+  /** The last StoredEvent.id that was sent. */
   after: number;
+  /** The last StoredEvent.id that was dropped. */
   until: number;
 }
 
 /** A command was given, or got further. */
 export interface CommandChanged {
   type: "command_changed";
+  /** As it stands now. */
   command: CommandRecord;
 }
 
 /** A command and all that became of it. */
 export interface CommandRecord {
+  /** Name of the command. */
   id: string;
+  /** Id of the loader that it is for. */
   loader: string;
   /** As in `Order`; the fields below that an order of this kind has say the rest of it. */
   action: string;
@@ -1322,7 +1875,9 @@ export interface CommandRecord {
   by: string;
   /** Address it came from. */
   origin: string;
+  /** How far it is. */
   state: "accepted" | "applied" | "delivered" | "pending" | "rejected" | "superseded" | "timed_out";
+  /** All its steps, the oldest first. */
   transitions: Transition[];
   /** The same for all commands of one run-wide command. */
   group: string;
@@ -1336,17 +1891,29 @@ export interface CommandRecord {
   rate: number | null;
   /** auto: whether the tuner is to be on. Since 2.2. */
   on: boolean | null;
+  /** stack: which worker. Since 2.2. */
+  worker: number | null;
   /** Workers when it was accepted. */
   before: number | null;
+  /** Workers after it; None: not known yet. */
   actual: number | null;
+  /** Batch index from which it holds; None: not known yet. */
   at_batch: number | null;
   /** From acceptance to the last transition, by the backend's clock. */
   took_us: number;
+  /** Why it was rejected, superseded, timed out, or has to wait; else empty. */
   reason: string;
+  /** How far it is. Since 2.2. */
+  phase: "asked" | "done" | "failed" | "under way";
+  /** The same in a word or two. Since 2.2. */
+  head: string;
+  /** What was asked for and what came of it, in words. Since 2.2. */
+  text: string;
 }
 
 /** A step of a command's life. */
 export interface Transition {
+  /** What the command came to. */
   state: "accepted" | "applied" | "delivered" | "pending" | "rejected" | "superseded" | "timed_out";
   /** By the backend's clock. */
   at: number;
@@ -1355,19 +1922,48 @@ export interface Transition {
 /** The loader asked for is not known. */
 export interface Gone {
   type: "gone";
+  /** The id that was asked for. */
   loader: string;
 }
 
 /** The answer to a ping, with its number. */
 export interface Pong {
   type: "pong";
+  /** The number of the ping. */
   at: number;
+}
+
+/** All alerts that hold and those that ended lately, the newest first; sent at the start and at each change. Since 2.2. */
+export interface Alerts {
+  type: "alerts";
+  /** The newest first. */
+  alerts: Alert[];
+  /** Why alerts could not be told to somebody who should be. */
+  problems: string[];
+}
+
+/** Something that somebody should look at. Since 2.2. */
+export interface Alert {
+  /** Counts up while a backend runs. */
+  id: number;
+  /** Id of the loader that it is about. */
+  loader: string;
+  /** What is wrong. */
+  rule: "data-bound" | "failed" | "lost" | "memory" | "quarantine" | "stalled";
+  /** When it began to hold, by the backend's clock. */
+  since: number;
+  /** What was seen, as a sentence. */
+  text: string;
+  /** When it ceased to hold; None: it holds. */
+  ended: number | null;
 }
 
 /** What this viewer wants from now on; replaces what it wanted before. */
 export interface Subscribe {
   type: "subscribe";
+  /** Whether it wants the overview. */
   overview: boolean;
+  /** Ids of the loaders whose frames and events it wants. */
   loaders: string[];
   /** Loader id → the last StoredEvent.id it has; the backend sends what came after. */
   after: Record<string, number>;
@@ -1376,13 +1972,17 @@ export interface Subscribe {
 /** A viewer asks whether the backend is still there. */
 export interface Ping {
   type: "ping";
+  /** Any number: the answer has the same. */
   at: number;
 }
 
 /** Rates over a range, in at most as many buckets as asked for. Columns are parallel. */
 export interface History {
+  /** Id of the loader. */
   loader: string;
+  /** Beginning of the range, by the backend's clock. */
   start: number;
+  /** End of the range. */
   end: number;
   /** Seconds a bucket spans; 0: every stored sample is its own bucket. */
   step: number;
@@ -1390,19 +1990,23 @@ export interface History {
   at: number[];
   /** Field of Rates → column. */
   mean: Record<string, number[]>;
-  /** Left out where every bucket has one sample. */
+  /** Field of Rates → the least in each bucket; left out where every bucket has one sample. */
   low: Record<string, number[]>;
+  /** Field of Rates → the most in each bucket; left out where every bucket has one sample. */
   high: Record<string, number[]>;
 }
 
 /** What other numbers of workers would bring, and what those that were tried have brought. Since 2.2. */
 export interface Predictions {
+  /** Id of the loader. */
   loader: string;
   /** Workers there are. */
   workers: number;
   /** False: not enough was seen; then there are no predictions. */
   enough: boolean;
+  /** Why there are none; empty: there are. */
   reason: string;
+  /** One for each number of workers, the lowest first. */
   predictions: Prediction[];
   /** The oldest first. */
   measured: Measured[];
@@ -1410,6 +2014,7 @@ export interface Predictions {
 
 /** What another number of workers would bring. Since 2.2. */
 export interface Prediction {
+  /** The number of workers that it is for. */
   workers: number;
   /** Batches a second that training would get. */
   batches: number;
@@ -1427,14 +2032,28 @@ export interface Prediction {
 
 /** What a number of workers brought. */
 export interface Measured {
+  /** When it was measured, by the loader's clock. */
   at: number;
+  /** The number of workers that there were. */
   workers: number;
   /** Batches a second. */
   batches: number;
 }
 
-export type ToViewer = Session | Overview | Detail | Frame | Happened | Gap | CommandChanged | Gone | Pong;
-export type ToViewerWire = Session | OverviewWire | DetailWire | FrameWire | HappenedWire | Gap | CommandChanged | Gone | Pong;
+/** Bad samples of a loader that somebody looks for. Since 2.2. */
+export interface QuarantinePage {
+  /** Id of the loader. */
+  loader: string;
+  /** Bad samples that are known. */
+  total: number;
+  /** Those that have every word that was searched for. */
+  matching: number;
+  /** The newest of them, the newest first. */
+  found: Quarantined[];
+}
+
+export type ToViewer = Session | Overview | Detail | Frame | Happened | Gap | CommandChanged | Gone | Pong | Alerts;
+export type ToViewerWire = Session | OverviewWire | DetailWire | FrameWire | HappenedWire | Gap | CommandChanged | Gone | Pong | Alerts;
 
 /** What this version does not know is passed on as it came: the reader's switch ignores it. */
 export function decodeToViewer(wire: ToViewerWire): ToViewer {
@@ -1454,8 +2073,8 @@ export function decodeToViewer(wire: ToViewerWire): ToViewer {
 
 export type FromViewer = Subscribe | Ping;
 
-export type Event = Spans | Stall | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | ProfilePart | TuningEvent | Receipt;
-export type EventWire = SpansWire | Stall | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | ProfilePartWire | TuningEvent | Receipt;
+export type Event = Spans | Stall | StackEvent | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | QuarantineEvent | ProfilePart | TuningEvent | Receipt | Note;
+export type EventWire = SpansWire | Stall | StackEvent | WorkerEvent | EpochEvent | CommandEvent | ErrorEvent | QuarantineEvent | ProfilePartWire | TuningEvent | Receipt | Note;
 
 /** What this version does not know is passed on as it came: the reader's switch ignores it. */
 export function decodeEvent(wire: EventWire): Event {
@@ -1469,4 +2088,4 @@ export function decodeEvent(wire: EventWire): Event {
   }
 }
 
-export type Order = Resize | Pause | Resume | TakeProfile | Auto;
+export type Order = Resize | Pause | Resume | TakeProfile | Auto | ShowStack;

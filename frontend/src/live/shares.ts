@@ -29,14 +29,3 @@ export function sharesOfTrack(track: Track, from: number, to: number): Shares | 
   const parts = Object.fromEntries(KINDS.map(({ key }) => [key, track.average(key, from, to)])) as Shares;
   return normalised(parts);
 }
-
-/** Share of the time in which training waits for data; a pause is not the data's fault. */
-export function waitingShare(shares: Shares): number {
-  let waiting = 0;
-  let active = 0;
-  for (const kind of TABLE) {
-    if (kind.waiting) waiting += shares[kind.name];
-    if (kind.active) active += shares[kind.name];
-  }
-  return active > 0 ? waiting / active : 0;
-}

@@ -1,4 +1,4 @@
-import { type History, type Rates, RatesFields } from "./protocol";
+import { type Between, type History, type Rates, RatesFields } from "./protocol";
 import { Ring } from "./ring";
 
 export type RateKey = keyof Rates;
@@ -16,6 +16,8 @@ const COLUMNS = WEIGHT + 1;
 const SAME = 0.001;
 /** A bucket from history does not say how many samples it holds; loaders usually send one every 0.2 s. */
 const USUAL_INTERVAL = 0.2;
+/** What nobody watches comes so many seconds apart at the most: that is no silence. */
+const SLOWEST_PACE = 4;
 
 /** The rates of one loader over time, each sample on its own (`step` 0) or in buckets of `step` seconds. */
 export class Track {
@@ -49,19 +51,23 @@ export class Track {
   }
 
   /** Take in a live sample. Samples come in order; one that is not newer than the last is a repetition. */
-  push(at: number, rates: Rates): void {
+  push(at: number, rates: Rates, between?: Between): void {
     if (this.length > 0 && this.#bucket(at) === this.#bucket(this.last)) {
-      if (this.step > 0) this.#fold(rates);
+      if (this.step > 0) this.#fold(rates, between);
       return;
     }
     if (this.length > 0 && at < this.last) return;
     const row = this.#row;
     row[TIME] = this.step > 0 ? (this.#bucket(at) + 0.5) * this.step : at;
     for (let place = 0; place < WIDTH; place++) {
-      const value = rates[RatesFields[place] as RateKey];
-      row[MEAN + place] = row[LOW + place] = row[HIGH + place] = value;
+      const key = RatesFields[place] as RateKey;
+      const value = rates[key];
+      row[MEAN + place] = value;
+      row[LOW + place] = Math.min(value, between?.low[key] ?? value);
+      row[HIGH + place] = Math.max(value, between?.high[key] ?? value);
     }
-    row[WEIGHT] = 1;
+    row[WEIGHT] = between?.looks ?? 1;
+    if (between !== undefined) this.banded = true;
     this.#ring.push(row);
   }
 
@@ -75,7 +81,7 @@ export class Track {
       const before = theirs.get(key);
       if (before === undefined) theirs.set(key, row);
       else if (this.step > 0) foldRows(before, row);
-      if (history.step > 0 || before !== undefined) this.banded = true;
+      if (history.step > 0 || before !== undefined || "batches" in history.low) this.banded = true;
     }
     for (let row = 0; row < this.length; row++) {
       const ours = Float64Array.from({ length: COLUMNS }, (_, column) => this.#ring.get(column, row));
@@ -164,7 +170,7 @@ export class Track {
     const rows = this.length;
     if (rows < 3) return Infinity;
     const recent = Math.min(rows - 1, 50);
-    return Math.max(1, ((this.last - this.#ring.get(TIME, rows - 1 - recent)) / recent) * 4);
+    return Math.max(SLOWEST_PACE * 1.5, ((this.last - this.#ring.get(TIME, rows - 1 - recent)) / recent) * 4);
   }
 
   #bucket(at: number): number {
@@ -175,17 +181,21 @@ export class Track {
     return this.step > 0 ? this.#bucket(time) : Math.round(time / SAME);
   }
 
-  #fold(rates: Rates): void {
+  #fold(rates: Rates, between?: Between): void {
     const row = this.length - 1;
     const weight = this.#ring.get(WEIGHT, row);
+    const more = between?.looks ?? 1;
     for (let place = 0; place < WIDTH; place++) {
-      const value = rates[RatesFields[place] as RateKey];
+      const key = RatesFields[place] as RateKey;
+      const value = rates[key];
       const mean = this.#ring.get(MEAN + place, row);
-      this.#ring.set(MEAN + place, row, mean + (value - mean) / (weight + 1));
-      if (value < this.#ring.get(LOW + place, row)) this.#ring.set(LOW + place, row, value);
-      if (value > this.#ring.get(HIGH + place, row)) this.#ring.set(HIGH + place, row, value);
+      const low = Math.min(value, between?.low[key] ?? value);
+      const high = Math.max(value, between?.high[key] ?? value);
+      this.#ring.set(MEAN + place, row, mean + ((value - mean) * more) / (weight + more));
+      if (low < this.#ring.get(LOW + place, row)) this.#ring.set(LOW + place, row, low);
+      if (high > this.#ring.get(HIGH + place, row)) this.#ring.set(HIGH + place, row, high);
     }
-    this.#ring.set(WEIGHT, row, weight + 1);
+    this.#ring.set(WEIGHT, row, weight + more);
     this.banded = true;
   }
 }

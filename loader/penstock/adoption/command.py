@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .environment import NO_DASHBOARD, READ_ONLY, spread
+from .environment import AUTOTUNE, NO_DASHBOARD, READ_ONLY, spread
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[Any]
@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not program or program == ["-m"]:
         parser.error("what is to be run? For example: penstock run train.py --epochs 3")
     environment = dict(os.environ)
-    words = [NO_DASHBOARD] * options.no_dashboard + [READ_ONLY] * options.read_only
-    spread(environment, words)
+    wanted = {NO_DASHBOARD: options.no_dashboard, READ_ONLY: options.read_only, AUTOTUNE: options.autotune}
+    spread(environment, [word for word, is_wanted in wanted.items() if is_wanted])
     command = _command(program)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -60,7 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--no-dashboard", action="store_true", help="publish only where PENSTOCK_URL says")
-    parser.add_argument("--read-only", action="store_true", help="nobody can pause or resize its loaders")
+    steered = parser.add_mutually_exclusive_group()
+    steered.add_argument("--read-only", action="store_true", help="nobody can pause or resize its loaders")
+    steered.add_argument(
+        "--autotune", action="store_true", help="find the number of workers of every loader that has some"
+    )
     return parser
 
 

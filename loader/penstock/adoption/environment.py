@@ -17,6 +17,7 @@ STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  #
 OFF = frozenset({"", "0", "no", "off", "false"})
 NO_DASHBOARD = "no-dashboard"
 READ_ONLY = "read-only"
+AUTOTUNE = "autotune"
 
 
 def _words() -> frozenset[str]:
@@ -35,6 +36,11 @@ def wants_dashboard() -> bool:
 def is_read_only() -> bool:
     """May nobody pause or resize loaders from the dashboard?"""
     return is_on() and READ_ONLY in _words()
+
+
+def wants_autotune() -> bool:
+    """Are loaders to find their number of workers themselves?"""
+    return is_on() and AUTOTUNE in _words() and not is_read_only()
 
 
 def spread(environment: MutableMapping[str, str], words: Iterable[str] = ()) -> None:

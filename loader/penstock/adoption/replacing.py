@@ -126,7 +126,11 @@ def _replaced(module: Any, torchs_init: Callable[..., None], waiting: Any) -> Ca
 
     @functools.wraps(torchs_iter)
     def __iter__(self: Any) -> Any:
-        return DataLoader.__iter__(self) if is_ours(self) else torchs_iter(self)
+        if is_ours(self):
+            return DataLoader.__iter__(self)
+        if self.__dict__.get("_penstock") is None:
+            _tell(f"a {type(self).__name__} was under way before Penstock was there: it goes on as torch's.")
+        return torchs_iter(self)
 
     @functools.wraps(torchs_get_iterator)
     def _get_iterator(self: Any) -> Any:

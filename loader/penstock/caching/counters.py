@@ -18,6 +18,8 @@ _SIZE = (_ROWS + 1) * _WORDS * 8
 
 
 class Counts(NamedTuple):
+    """What a cache has brought so far."""
+
     hits: int
     misses: int
     saved: int
@@ -25,6 +27,8 @@ class Counts(NamedTuple):
 
 
 class Counters:
+    """Counts of one cache that all processes with its descriptor add to."""
+
     def __init__(self, descriptor: int | None = None) -> None:
         """Takes the descriptor over; None: they begin at 0."""
         self._descriptor = create_segment(_SIZE) if descriptor is None else descriptor

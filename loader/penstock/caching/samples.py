@@ -33,7 +33,7 @@ class _Scratch(SlotStore):
     def find(self, nbytes: int) -> Slot | None:  # noqa: ARG002
         return None
 
-    def acquire(self, nbytes: int) -> Slot:
+    def acquire(self, nbytes: int, room: int = 0) -> Slot:  # noqa: ARG002
         self.memory = np.zeros(nbytes, dtype=np.uint8)
         return Slot(0, nbytes, self.memory, 0)
 

@@ -67,6 +67,8 @@ os.register_at_fork(after_in_child=_start_over_after_fork)
 
 
 class Entry(NamedTuple):
+    """Where the record of one sample lies in the file."""
+
     number: int
     offset: int
     length: int
@@ -78,6 +80,8 @@ class Entry(NamedTuple):
 
 
 class Found(NamedTuple):
+    """A record that was read whole."""
+
     record: bytearray
     took: int
     """µs that the sample took when it was made."""
@@ -100,6 +104,8 @@ def write_header(descriptor: int, identity: bytes, places: int) -> None:
 
 
 class Store:
+    """The file of records that processes share; see above."""
+
     def __init__(self, descriptor: int, identity: bytes, budget: int) -> None:
         """Takes the descriptor over. `budget`: bytes that all records together may take.
 

@@ -10,7 +10,9 @@ import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from ..protocol import label, loader_id
 from .scenarios import SCENARIOS, STARVED, Scenario
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ def run(options: argparse.Namespace) -> int:
     scenario = SCENARIOS[name]
     if options.workers is not None:
         scenario = dataclasses.replace(scenario, workers=options.workers)
-    os.environ.setdefault("PENSTOCK_RUN", f"demo-{name}-{time.strftime('%H%M%S')}")
     # What scenarios do on purpose (more workers than cores, pinning without an accelerator, workers that die) is
     # warned of, across the line of progress.
     warnings.simplefilter("ignore", UserWarning)
@@ -58,7 +59,10 @@ def run(options: argparse.Namespace) -> int:
     status = 0
     try:
         monitor, link = find_or_start(options.port)
-        print(f"Penstock is at {link}", flush=True)
+        # A dashboard that was there may show another demo: then this one has a name of its own.
+        ours = "#once=" in link
+        run = os.environ.setdefault("PENSTOCK_RUN", "demo" if ours else f"demo-{name}-{time.strftime('%H%M%S')}")
+        print(f"Penstock is at {_opening(link, run, scenario)}", flush=True)
         print(f"{name}: {scenario.summary}. Ctrl-C ends it.", flush=True)
         status = _train(scenario, monitor, options.seconds, ending)
     except KeyboardInterrupt:
@@ -66,6 +70,12 @@ def run(options: argparse.Namespace) -> int:
     except NoDashboard:
         status = 1
     return leave(status)
+
+
+def _opening(link: str, run: str, scenario: Scenario) -> str:
+    """The link that signs in and opens the page of the demo's loader; of many ranks, the overview of them."""
+    alone = "#once=" in link and scenario.ranks == 1
+    return f"{link}&loader={quote(loader_id(label(run), 0, 'train'), safe='')}" if alone else link
 
 
 def _train(scenario: Scenario, link: str, seconds: float | None, ending: Ending) -> int:

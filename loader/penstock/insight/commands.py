@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
-from ..protocol import CommandRecord, CommandState
+from msgspec.structs import replace
+
+from ..protocol import CommandRecord, CommandState, Phase
 from .words import count, micros
 
 OVER: frozenset[CommandState] = frozenset({"applied", "rejected", "timed_out", "superseded"})
@@ -21,7 +22,11 @@ ORDER: tuple[CommandState, ...] = (
 MOST = 100
 """Commands that are kept."""
 
-Phase = Literal["asked", "under way", "done", "failed"]
+
+def told(command: CommandRecord) -> CommandRecord:
+    """The same with words for how it stands now."""
+    head, text = progress(command)
+    return replace(command, phase=phase(command), head=head, text=text)
 
 
 def phase(command: CommandRecord) -> Phase:
@@ -68,6 +73,11 @@ def target(command: CommandRecord, unit: str) -> str:
         return f"{goal} workers" if command.before is None else f"{command.before} → {goal}{unit}"
     if command.action == "auto":
         return f"autotune {'on' if command.on else 'off'}"
+    if command.action == "stack":
+        which = command.worker
+        return (
+            "stacks of all workers" if which is None else f"stack of {f'worker {which}' if which >= 0 else 'training'}"
+        )
     if command.action == "pause" and command.resume_after is not None:
         return f"pause for {count(command.resume_after)} s"
     if command.action == "profile":

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
-from ..protocol import Config, Snapshot
+from msgspec.structs import astuple
+
+from ..protocol import Config, Glances, Snapshot
 from .numbers import KINDS, busy_us
 from .occupation import Occupation, occupation
 from .rates import WINDOW, Totals
@@ -28,10 +32,25 @@ SPACING = 0.15
 """Seconds between two moments that are kept."""
 LEAST = 0.8
 """Seconds for which the scheduler's sums must have grown to be used."""
+LEAST_GLANCES = 5
+"""Glances at workers from which on it is said what they wait for."""
 LONG = 40.0
 """Seconds for which some moments are kept, to see whether the load alternates,"""
 STEP = 0.8
 """and seconds between two of these."""
+
+
+class Waits(NamedTuple):
+    """What workers that are blocked wait for."""
+
+    crowded: float
+    """Share of the moments, 0 to 1, at which somebody waited for a lock that another process had."""
+    locked: float
+    """Share of blocked time for a lock,"""
+    asleep: float
+    """asleep,"""
+    other: float
+    """for something else, as storage or the network."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,8 @@ class Evidence:
     """Processors that others took of those that are allowed, on average."""
     allowed: float = 0.0
     """Processors that may be used; 0: not known."""
+    waits: Waits | None = None
+    """What workers that are blocked wait for; None: not known."""
     earlier: tuple[int, float] | None = None
     """Workers before the last resize, and batches a second that they made; None: there was none."""
     low: float | None = None
@@ -75,7 +96,7 @@ class Evidence:
         """Share of the time, 0 to 1, in which workers had a task in hand."""
         return min(1.0, self.busy / self.workers) if self.workers else 0.0
 
-    @property
+    @cached_property
     def waiting(self) -> float:
         """Share of the time, 0 to 1, in which training waits for data, or soon will if this goes on."""
         now = waiting(self.shares)
@@ -111,7 +132,18 @@ def between(when: str, first: Totals, last: Totals, workers: int) -> Evidence | 
         workers,
         (last.busy_us - first.busy_us) / 1e6 / wall,
         *_occupied(first, last),
+        waits=_waits(first.glances, last.glances),
     )
+
+
+def _waits(first: Glances, last: Glances) -> Waits | None:
+    """From the glances between two moments, if they are enough."""
+    if last.times - first.times < LEAST_GLANCES:
+        return None
+    times, crowded, _, *kinds = (now - then for now, then in zip(astuple(last), astuple(first), strict=True))
+    if not sum(kinds):
+        return None
+    return Waits(crowded / times, *(kind / sum(kinds) for kind in kinds))
 
 
 def _occupied(first: Totals, last: Totals) -> tuple[Occupation | None, float, float]:

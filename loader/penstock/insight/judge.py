@@ -12,11 +12,16 @@ from dataclasses import replace
 from operator import itemgetter
 
 from msgspec import UNSET
+from msgspec.structs import replace as with_fields
 
 from ..protocol import Config, EpochEvent, Event, Limit, Presence, Rates, Snapshot, Stall, Verdict, WorkerEvent
+from .away import Away
 from .evidence import SATURATED, Evidence, Stretch, between, crew_of, is_drained
 from .evidence import of_epoch as evidence_of_epoch
-from .rates import Meter, Totals
+from .hanging import stuck
+from .line import with_line
+from .rates import Meter, Totals, over
+from .shares import of_times
 from .verdict import HARMLESS, done, of_epoch, plain, weigh
 from .words import count, plural
 
@@ -31,7 +36,9 @@ TURNS = 3
 STEADY = 15.0
 """Seconds without a change after which it does not any more."""
 EVERY = 0.35
-"""Seconds between two looks at the evidence."""
+"""Seconds between two looks at the evidence,"""
+RARELY = 0.95
+"""and while nobody watches: it is most of what a message costs a dashboard of thousands of loaders."""
 SPOKEN = 1.0
 """Seconds for which words stay that say the same with other figures."""
 SHORT_EPOCH = 6.0
@@ -44,9 +51,13 @@ DEATHS = 3
 
 
 class Judge:
+    """Is given the snapshots of one loader, one after another, and says what limits its training."""
+
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or Config()
         self.meter = Meter()
+        self.watched = True
+        """Whether somebody waits for the verdict, so that it should follow at once."""
         self._snapshot: Snapshot | None = None
         self._alone = True
         """Of what was before the last snapshot, nothing is known."""
@@ -67,6 +78,9 @@ class Judge:
         """How the counters stood at the first snapshot of the epoch."""
         self._ran: tuple[Snapshot, Totals, int] | None = None
         """The last moment of the epoch at which there was something to do for all, and how many workers there were."""
+        self._away = Away()
+        self._moment: Totals | None = None
+        """The last snapshot, without what went by while training was elsewhere."""
         self._drained: Totals | None = None
         """The first moment at which nothing of the epoch was left to hand out."""
         self._blamed: dict[Limit, float] = {}
@@ -86,8 +100,12 @@ class Judge:
         before = self._snapshot
         if before is not None and not 0 <= snapshot.at - before.at <= GAP:
             before = None
-        rates, moment = self.meter.take(snapshot), self.meter.last
-        assert moment is not None
+        last = self.meter.last
+        rates, now = self.meter.take(snapshot), self.meter.last
+        assert now is not None
+        if before is not None and last is not None and snapshot.state == "running" and snapshot.times == before.times:
+            self._away.add(last, now)
+        moment = self._moment = self._away.without(now)
         crew, self._alone = crew_of(snapshot), before is None
         if before is None:
             self._stretch.begin(moment)
@@ -97,6 +115,8 @@ class Judge:
             self._forget_load()
             self._drained = None
             self._stretch.begin(moment)
+        elif snapshot.times == before.times:
+            pass  # training is elsewhere
         elif snapshot.state == "running" and not is_drained(snapshot, self.config):
             self._stretch.add(moment)
             self._ran, self._drained = (snapshot, moment, len(crew)), None
@@ -106,14 +126,15 @@ class Judge:
         if before is not None and snapshot.recoveries > before.recoveries:
             self._deaths.append((snapshot.at, snapshot.recoveries - before.recoveries))
         self._snapshot, self._crew = snapshot, crew
-        if self._said is None or not 0 <= snapshot.at - self._looked < EVERY:
+        if self._said is None or not 0 <= snapshot.at - self._looked < (EVERY if self.watched else RARELY):
             self._look(snapshot)
         return rates
 
     def note(self, event: Event) -> None:
         """Something happened."""
         if isinstance(event, Stall):
-            self._stalls.append(event)
+            if not event.ongoing and event.cause == "reorder_stall":
+                self._stalls.append(event)
         elif isinstance(event, WorkerEvent) and event.what == "died":
             self._last_death = event
         elif isinstance(event, EpochEvent):
@@ -122,6 +143,20 @@ class Judge:
     def recent(self) -> Rates:
         """Rates over the last 10 s."""
         return self.meter.recent()
+
+    def last_epoch(self) -> Rates:
+        """Rates over the whole last epoch: what its workers did while there was something to do for all of them."""
+        snapshot, found = self._snapshot, Rates()
+        if snapshot is None:
+            return found
+        shares = of_times(snapshot.epoch_times) or {}
+        if self._began is not None and self._ran is not None and self._ran[1].at > self._began.at:
+            _, moment, workers = self._ran
+            found = with_fields(over(self._began, moment), workers=float(workers))
+        whole = evidence_of_epoch("", snapshot)
+        if whole is not None and whole.seconds:
+            found = with_fields(found, batches=snapshot.batch / whole.seconds)
+        return with_fields(found, **shares)
 
     def _is_edge(self, before: Snapshot, now: Snapshot, crew: tuple[int, ...]) -> bool:
         """Whether what comes does not belong to what was."""
@@ -161,7 +196,7 @@ class Judge:
         snapshot = self._snapshot
         if snapshot is None:
             return plain("Measuring.", "Nothing has been heard of the loader yet.")
-        return self._broken(snapshot) or self._ended(snapshot, presence) or self._running(snapshot)
+        return self._broken(snapshot) or self._ended(snapshot, presence) or stuck(snapshot) or self._running(snapshot)
 
     def _broken(self, snapshot: Snapshot) -> Verdict | None:
         errors = snapshot.errors
@@ -193,9 +228,10 @@ class Judge:
             told, limit = self._last_epoch(snapshot)
             if over:
                 return plain("Finished.", f"The loader said goodbye after {done(snapshot)}. {told}", limit)
-            why = "The loader did not say goodbye: its process was killed or cut off."
+            why, hung = "The loader did not say goodbye: its process was killed or cut off.", stuck(snapshot)
+            told = told if hung is None else f"{hung.sentence.replace('has waited', 'had waited', 1)} {told}"
             return Verdict("bad", "Lost.", f"{why} It was at {done(snapshot)}. {told}".strip(), limit=limit)
-        if snapshot.state == "finished" and not self._in_short_epochs(snapshot):
+        if snapshot.state == "finished" and not self._in_short_epochs():
             told, limit = self._last_epoch(snapshot)
             return plain("Between epochs.", f"Epoch {snapshot.epoch} has ended. {told}", limit)
         if snapshot.state == "idle":
@@ -228,6 +264,11 @@ class Judge:
             return plain("Starting.", "The epoch's first batch is not finished yet.")
         return plain("Measuring.", "Too little has been seen yet to say what limits.")
 
+    @property
+    def _held(self) -> Limit | None:
+        """What was named, and shall not change for noise; None: nothing was said yet."""
+        return None if self._said is None else self._limit
+
     def _look(self, snapshot: Snapshot) -> None:
         """Weigh the evidence, and change what is said if it must be."""
         passed, self._looked = snapshot.at - self._looked, snapshot.at
@@ -239,7 +280,7 @@ class Judge:
             self._limit = self._next = "none"
             return
         stalls = [stall for stall in self._stalls if stall.at > snapshot.at - MINUTE]
-        found = weigh(evidence, snapshot, self.config, self._limit, stalls)
+        found = with_line(weigh(evidence, snapshot, self.config, self._held, stalls), snapshot)
         seen_twice = found.limit == self._next or self._said is None
         self._next = found.limit
         if self._said is not None and found.limit != self._limit and not seen_twice:
@@ -251,7 +292,7 @@ class Judge:
     def _evidence(self, snapshot: Snapshot) -> Evidence | None:
         """What there is to go by; None: not enough."""
         workers = len(self._crew)
-        if self._in_short_epochs(snapshot):
+        if self._in_short_epochs():
             return self._of_epochs(workers)
         rest = self._of_rest()
         if rest is not None:
@@ -261,21 +302,25 @@ class Judge:
             alone = evidence_of_epoch("In this epoch", snapshot) if self._alone else None
             return alone if alone is not None and alone.enough and snapshot.state == "running" else None
         whole = self._since_change(whole, snapshot, workers)
-        whole = replace(whole, earlier=self._earlier)
+        if self._earlier is not None:
+            whole = replace(whole, earlier=self._earlier)
         starting = self._of_starting(workers)
         return whole if starting is None or starting.shares["startup"] < whole.waiting else starting
 
     def _since_change(self, whole: Evidence, snapshot: Snapshot, workers: int) -> Evidence:
         """The evidence since the load changed; over a longer time, if it changes again and again."""
-        turns, at = self._turns, snapshot.at
+        assert self._moment is not None
+        turns, at = self._turns, self._moment.at
         alternates = len(turns) == TURNS and at - turns[-1] < STEADY
         for seconds, difference in CHANGES:
             fresh = self._stretch.lately(seconds, workers)
             if fresh is None or not fresh.enough or whole.seconds < fresh.seconds + MORE:
                 continue
-            now = weigh(fresh, snapshot, self.config, self._limit).limit
-            before = weigh(whole, snapshot, self.config, self._limit).limit
-            if now != before and abs(fresh.waiting - whole.waiting) > difference:
+            if abs(fresh.waiting - whole.waiting) <= difference:
+                continue
+            now = weigh(fresh, snapshot, self.config, self._held).limit
+            before = weigh(whole, snapshot, self.config, self._held).limit
+            if now != before:
                 turns.append(at)
                 self._stretch.cut(at - seconds)
                 self._next = now
@@ -288,22 +333,23 @@ class Judge:
 
         All is made by then, so workers are not looked at.
         """
-        if self._drained is None or self.meter.last is None:
+        if self._drained is None or self._moment is None:
             return None
-        found = between("Since the epoch's last batch was handed out", self._drained, self.meter.last, 0)
+        found = between("Since the epoch's last batch was handed out", self._drained, self._moment, 0)
         return found if found is not None and found.enough and found.waiting < HARMLESS else None
 
-    def _in_short_epochs(self, snapshot: Snapshot) -> bool:
-        starts = self._starts
+    def _in_short_epochs(self) -> bool:
+        starts, moment = self._starts, self._moment
         return (
-            len(starts) >= 2
+            moment is not None
+            and len(starts) >= 2
             and starts[-1].at - starts[-2].at < SHORT_EPOCH
-            and snapshot.at - starts[-1].at < 2 * SHORT_EPOCH
+            and moment.at - starts[-1].at < 2 * SHORT_EPOCH
         )
 
     def _of_epochs(self, workers: int) -> Evidence | None:
         """Whole epochs, so many as fit into the last seconds."""
-        last = self.meter.last
+        last = self._moment
         assert last is not None
         first = next((start for start in self._starts if start.at >= last.at - 2 * SHORT_EPOCH), self._starts[-2])
         when = f"In the last {max(1, round(last.at - first.at))} s"

@@ -7,12 +7,15 @@ kept, to within a few per cent, and the slow few among many stay what they are.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import attrgetter
 
 from ..protocol import Load
+from .capacity import capacity
 from .channels import company, find_channels
+from .eras import Era, eras
 from .recording import Made, Recording, Turn
 
 GROUPS = 96
@@ -21,6 +24,10 @@ TURNS = 32
 """Groups of training's turns."""
 LOOKED_AT = 1024
 """Batches among which a limit of what workers wait for is looked for: the oldest and the newest halves of so many."""
+ALIKE = 0.2
+"""Share of blocked time up to which it does not matter that storage or network might have a limit."""
+MEASURED = 16
+"""Numbers of workers of which it is told what they brought."""
 UNWAITED = 0.0001
 """s: about what `next()` takes."""
 TIMED = 0.008
@@ -46,18 +53,19 @@ def summarize(
     time on it is among the slowest 1 %, s.
     """
     made, turns = list(recording.made), list(recording.turns)
+    seen = eras(list(recording.glances))
+    unsure = _unsure(seen)
     together = company(made) if made else []
     channels = math.inf
-    if made and sum(each.wall for each in made) / len(made) >= TIMED:
+    if made and unsure > ALIKE and sum(each.wall for each in made) / len(made) >= TIMED:
         half = LOOKED_AT // 2
         chosen = range(len(made)) if len(made) <= LOOKED_AT else [*range(half), *range(len(made) - half, len(made))]
         channels = find_channels([made[place] for place in chosen], [together[place] for place in chosen])
     rows = [
-        (blocked * min(1.0, channels / max(others_there, 1.0)), processor, saved)
-        for (blocked, processor, saved), others_there in zip(
-            [(each.blocked, *_needs(each, ordinary)) for each in made], together, strict=True
-        )
+        (own * min(1.0, channels / max(others_there, 1.0)), *_needs(each, ordinary))
+        for each, own, others_there in zip(made, _without_locks(made, seen), together, strict=True)
     ]
+    most, crowded = capacity(seen)
     return Load(
         at=at,
         workers=workers,
@@ -67,6 +75,10 @@ def summarize(
         inside_us=_us(_quick(turns)),
         channels=0.0 if channels == math.inf else channels,
         company=max(together, default=0.0),
+        most=most,
+        crowded=crowded,
+        unsure=unsure,
+        measured=_measured(seen),
         allowed=allowed,
         others=others,
         width=max(_width(made), 1.0),
@@ -79,6 +91,33 @@ def summarize(
         in_order=in_order,
         sharded=sharded,
     )
+
+
+def _unsure(seen: Sequence[Era]) -> float:
+    """Share of blocked time, but for locks, of which it is not known whether it is longer beside more workers."""
+    told = [era for era in seen if era.told]
+    asleep, other = sum(era.asleep for era in told), sum(era.other for era in told)
+    return other / (asleep + other) if asleep + other else 0.0 if told else 1.0
+
+
+def _without_locks(made: Sequence[Made], seen: Sequence[Era]) -> list[float]:
+    """Blocked time of each batch without the wait for locks, as far as is known."""
+    told = [era for era in seen if era.told]
+    if not told:
+        return [each.blocked for each in made]
+    begins = [era.began for era in told]
+    shares = [1.0 - era.waiting_for_locks for era in told]
+    return [each.blocked * shares[max(bisect(begins, each.began + each.wall / 2) - 1, 0)] for each in made]
+
+
+def _measured(seen: Sequence[Era]) -> list[tuple[int, float, float]]:
+    """Of each number of workers what it brought last; the newest last."""
+    brought: dict[int, tuple[int, float, float]] = {}
+    for era in seen:
+        if era.enough:
+            brought.pop(era.workers, None)
+            brought[era.workers] = era.workers, era.batches, era.error
+    return list(brought.values())[-MEASURED:]
 
 
 def _needs(each: Made, ordinary: tuple[float, float]) -> tuple[float, float]:

@@ -57,7 +57,7 @@ class Number:
 
 def alive(snapshot: Snapshot) -> int:
     """Workers that are not dead."""
-    return sum(worker.state != "dead" for worker in snapshot.workers)
+    return len([True for worker in snapshot.workers if worker.state != "dead"])
 
 
 def busy_us(worker: Worker) -> int:
@@ -66,7 +66,7 @@ def busy_us(worker: Worker) -> int:
 
 
 def _resident(snapshot: Snapshot) -> int:
-    return sum(worker.rss for worker in snapshot.workers if worker.state != "dead")
+    return sum([worker.rss for worker in snapshot.workers if worker.state != "dead"])
 
 
 NUMBERS = (
@@ -116,6 +116,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Chart:
+    """A chart of the page: the numbers that it can show."""
+
     id: str
     title: str
     about: str

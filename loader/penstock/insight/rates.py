@@ -6,12 +6,14 @@ taken worker by worker (by pid) and summed into totals of our own that only grow
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
+from msgspec import UNSET
 
-from ..protocol import Rates, Snapshot, Worker
+from ..protocol import Glances, Rates, Snapshot, Worker
 from .numbers import KINDS, NUMBERS, busy_us
 from .occupation import MOST, OccupationMeter, Sums
 
@@ -23,10 +25,18 @@ SPACING = 0.15
 
 FIELDS: tuple[str, ...] = Rates.__struct_fields__
 
-_COUNTED = [(number.name, number.total, number.scale) for number in NUMBERS if number.total is not None]
-_WORKED = [(number.name, number.of_worker, number.scale) for number in NUMBERS if number.of_worker is not None]
-_DEPTHS = [(number.name, number.depth) for number in NUMBERS if number.depth is not None]
-_TIMES = [f"{kind.name}_us" for kind in KINDS]
+_PLACE = {name: place for place, name in enumerate(FIELDS)}
+"""Field of `Rates` → its place: a message costs less without names."""
+
+_COUNTED = [(_PLACE[number.name], number.total, number.scale) for number in NUMBERS if number.total is not None]
+_WORKED = [(_PLACE[number.name], number.of_worker, number.scale) for number in NUMBERS if number.of_worker is not None]
+_DEPTHS = [(_PLACE[number.name], number.depth) for number in NUMBERS if number.depth is not None]
+_SHARES = [_PLACE[kind.name] for kind in KINDS]
+_TIMES = attrgetter(*[f"{kind.name}_us" for kind in KINDS])
+_WORK = attrgetter("fetch_us", "collate_us", "send_us", "batches", "cpu_ms", "queued_ms")
+"""What workers have counted; the first three make up `busy_us`."""
+_NO_WORK = (0,) * 6
+_OCCUPIED = [_PLACE[name] for name in ("processor", "queued", "blocked", "others")]
 
 
 class Totals(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +59,7 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
     """When that was."""
     allowed: float = 0.0
     """Processors that may be used; 0: neither that nor why workers are busy is known."""
+    glances: Glances = Glances()
 
     @property
     def yielded(self) -> int:
@@ -56,15 +67,20 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
 
 
 class Meter:
+    """Makes rates from the counters of two snapshots."""
+
     def __init__(self) -> None:
-        self._pids = array("Q")
-        self._before = array("Q")
-        """Counters of the workers of the last snapshot, as numbers side by side: there may be a thousand."""
+        self._workers: list[Worker] = []
+        """Those of the last snapshot,"""
+        self._pids: list[int] = []
+        """their process ids,"""
+        self._before = _counters([])
+        """and their counters, all of them together."""
         self._sums = [0] * (len(_WORKED) + 4)
         self._occupation = OccupationMeter()
         self._told = Sums()
         self._told_at = 0.0
-        self._depths: dict[str, float] = {}
+        self._depths: list[float] = []
         self._recent: deque[Totals] = deque()
         """For the last ten seconds, `SPACING` apart: so many at the most, whatever the clock does."""
         self.last: Totals | None = None
@@ -77,25 +93,29 @@ class Meter:
             self._recent.clear()
             before = totals
         self.last = totals
-        self._depths = {name: float(depth(snapshot)) for name, depth in _DEPTHS}
+        self._depths = [float(depth(snapshot)) for _, depth in _DEPTHS]
         if len(self._recent) > 1 and totals.at - self._recent[-2].at < SPACING:
             self._recent[-1] = totals
         else:
             self._recent.append(totals)
         while len(self._recent) > 2 and self._recent[1].at <= totals.at - WINDOW:
             self._recent.popleft()
-        return self._occupied(between(before, totals, self._depths))
+        return self._between(before, totals)
 
     def recent(self) -> Rates:
         """Rates over the last 10 s."""
         if not self._recent:
             return Rates()
-        return self._occupied(between(self._recent[0], self._recent[-1], self._depths))
+        return self._between(self._recent[0], self._recent[-1])
 
-    def _occupied(self, rates: Rates) -> Rates:
-        processor, queued, blocked = self._occupation.workers
-        others = self._occupation.others
-        return msgspec.structs.replace(rates, processor=processor, queued=queued, blocked=blocked, others=others)
+    def _between(self, before: Totals, after: Totals) -> Rates:
+        values = between(before, after)
+        for (place, _), depth in zip(_DEPTHS, self._depths, strict=True):
+            values[place] = depth
+        occupation = self._occupation
+        for place, value in zip(_OCCUPIED, (*occupation.workers, occupation.others), strict=True):
+            values[place] = value
+        return Rates(*values)
 
     def _totals(self, snapshot: Snapshot) -> Totals:
         self._count_workers(snapshot)
@@ -104,58 +124,74 @@ class Meter:
         self._occupation.take(snapshot.at, sums)
         if sums[1:] != self._told[1:] or not 0 <= snapshot.at - self._told_at < MOST:
             self._told, self._told_at = sums, snapshot.at
-        times = snapshot.times
         return Totals(
             snapshot.at,
             tuple([total(snapshot) for _, total, _ in _COUNTED]),
             tuple(worked),
-            tuple([getattr(times, name) for name in _TIMES]),
+            _TIMES(snapshot.times),
             busy,
             made,
             self._told,
             self._told_at,
             snapshot.processors.allowed if snapshot.knows("workers.queued_ms") else 0.0,
+            Glances() if snapshot.glances is UNSET else snapshot.glances,
         )
 
     def _count_workers(self, snapshot: Snapshot) -> None:
-        first = self.last is None
+        workers, sums = snapshot.workers, self._sums
+        pids, now = [worker.pid for worker in workers], _counters(workers)
         longest = 0 if self.last is None else max(0, int(1e6 * (snapshot.at - self.last.at)))
-        width, sums, before = len(self._sums), self._sums, self._before
-        places = {pid: place * width for place, pid in enumerate(self._pids)}
-        after = array("Q")
-        for worker in snapshot.workers:
-            now = _counters(worker)
-            after.extend(now)
+        if pids == self._pids:
+            _grow(sums, now, self._before, longest * len(workers))
+        elif self.last is not None:
             # The first snapshot only sets the mark; a worker born since then counts from zero. One that was not seen
             # for a while was busy for the time since the last snapshot at the most.
-            place = places.get(worker.pid)
-            known = before[place : place + width] if place is not None else now if first else (0,) * width
-            for number, (new, old) in enumerate(zip(now, known, strict=True)):
-                grown = max(0, new - old)
-                sums[number] += grown if number > width - 4 else min(grown, longest)
-        self._pids, self._before = array("Q", [worker.pid for worker in snapshot.workers]), after
+            known = {worker.pid: worker for worker in self._workers}
+            for worker in workers:
+                before = known.get(worker.pid)
+                _grow(sums, _counters([worker]), _counters([before] if before is not None else []), longest)
+        self._workers, self._pids, self._before = workers, pids, now
 
 
-def _counters(worker: Worker) -> list[int]:
-    worked = [of_worker(worker) for _, of_worker, _ in _WORKED]
-    return [*worked, busy_us(worker), worker.batches, worker.cpu_ms, worker.queued_ms]
+def _counters(workers: Sequence[Worker]) -> list[int]:
+    """What workers have counted, all of them together."""
+    fetch, collate, send, *rest = map(sum, zip(*map(_WORK, workers), strict=True)) if workers else _NO_WORK
+    busy = fetch + collate + send
+    return [
+        *[busy if of_worker is busy_us else sum(map(of_worker, workers)) for _, of_worker, _ in _WORKED],
+        busy,
+        *rest,
+    ]
 
 
-def between(before: Totals, after: Totals, depths: dict[str, float]) -> Rates:
-    """Rates from one moment to a later one, with the depths at the later one."""
+def _grow(sums: list[int], now: list[int], before: list[int], longest: int) -> None:
+    """Add what counters have grown by; those of time at batches by no more than `longest`."""
+    most = len(sums) - 3
+    for number, (new, old) in enumerate(zip(now, before, strict=True)):
+        if new > old:
+            sums[number] += new - old if number >= most else min(new - old, longest)
+
+
+def between(before: Totals, after: Totals) -> list[float]:
+    """Rates from one moment to a later one, by their places; what is seen at one moment is left at zero."""
     seconds = after.at - before.at
     per_second = 1.0 / seconds if seconds > 1e-6 else 0.0
-    values = dict(depths)
-    for (name, _, scale), now, then in zip(_COUNTED, after.counted, before.counted, strict=True):
-        values[name] = max(0, now - then) * scale * per_second
-    for (name, _, scale), now, then in zip(_WORKED, after.worked, before.worked, strict=True):
-        values[name] = (now - then) * scale * per_second
+    values = [0.0] * len(FIELDS)
+    for (place, _, scale), now, then in zip(_COUNTED, after.counted, before.counted, strict=True):
+        values[place] = max(0, now - then) * scale * per_second
+    for (place, _, scale), now, then in zip(_WORKED, after.worked, before.worked, strict=True):
+        values[place] = (now - then) * scale * per_second
     spent = [max(0, now - then) for now, then in zip(after.times, before.times, strict=True)]
     whole = sum(spent)
-    share = 1.0 / whole if whole else 0.0
-    for kind, part in zip(KINDS, spent, strict=True):
-        values[kind.name] = part * share
-    return Rates(**values)
+    if whole:
+        for place, part in zip(_SHARES, spent, strict=True):
+            values[place] = part / whole
+    return values
+
+
+def over(before: Totals, after: Totals) -> Rates:
+    """Rates from one moment to a later one; what is seen at one moment is not in them."""
+    return Rates(*between(before, after))
 
 
 def brief(rates: Rates) -> Rates:

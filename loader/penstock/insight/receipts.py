@@ -19,6 +19,10 @@ from ..protocol import Brought, Measured, Prediction, Receipt, Snapshot
 LEAST_BATCHES, LEAST_ROUNDS = 40, 6
 """A rate is of so many batches at the least, and of so many of every worker."""
 LEAST_SECONDS = 2.0
+BEFORE_SECONDS, BEFORE_ROUNDS = 0.75, 3
+"""What is asked of the rate before a change, which nobody can go on measuring: less, with the error that it has."""
+VAGUE = 0.5
+"""Error from which on two rates are not compared."""
 SETTLING = 2
 """Batches of every worker that do not count after a change."""
 PARTS = 8
@@ -85,6 +89,10 @@ class Rate:
         least = max(LEAST_BATCHES, LEAST_ROUNDS * workers)
         return self.seconds >= LEAST_SECONDS and min(self.made, self.taken) >= least
 
+    def is_something(self, workers: int) -> bool:
+        """Whether it is worth a comparison."""
+        return self.seconds >= BEFORE_SECONDS and min(self.made, self.taken) >= BEFORE_ROUNDS * workers
+
     def error(self) -> float:
         """Nine times out of ten the rate is right within so much, relative to it."""
         which = 1 if self.made <= self.taken else 2
@@ -100,6 +108,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Change:
+    """A change of the number of workers, with what was predicted of it."""
+
     before: int
     after: int
     prediction: Prediction
@@ -122,8 +132,7 @@ class Receipts:
     def change(self, change: Change) -> None:
         """Another number of workers was asked for, and holds from now on."""
         if self._change is None:
-            enough = self._rate.is_enough(change.before)
-            self._rate_before = self._rate if enough else None
+            self._rate_before = self._rate if self._rate.is_something(change.before) else None
         else:  # what the one before brought will never be known
             change = Change(self._change.before, change.after, change.prediction, change.by, change.command)
         self._change = change
@@ -197,4 +206,6 @@ def _brought(rate: Rate, before: Rate | None) -> Brought:
         return "unknown"
     ratio = rate.batches() / before.batches()
     sure = max(math.hypot(rate.error(), before.error()), 0.03)
+    if sure > VAGUE:
+        return "unknown"
     return "better" if ratio > 1 + sure else "worse" if ratio < 1 - sure else "same"

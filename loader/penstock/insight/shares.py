@@ -10,6 +10,9 @@ from .numbers import KINDS
 Shares = Mapping[str, float]
 """Name of a kind → share of the time, 0 to 1; they add up to 1."""
 
+_WAITING = [kind.name for kind in KINDS if kind.waiting]
+_ACTIVE = [kind.name for kind in KINDS if kind.active]
+
 
 def normalised(parts: Sequence[float]) -> Shares | None:
     """Shares of a whole, from a part for each kind; None if there is no time to share out."""
@@ -29,6 +32,6 @@ def of_times(times: Times) -> Shares | None:
 
 def waiting(shares: Shares) -> float:
     """Share of the time in which training waits for data; a pause is not the data's fault."""
-    waits = sum(shares[kind.name] for kind in KINDS if kind.waiting)
-    active = sum(shares[kind.name] for kind in KINDS if kind.active)
+    waits = sum([shares[name] for name in _WAITING])
+    active = sum([shares[name] for name in _ACTIVE])
     return waits / active if active > 0 else 0.0

@@ -13,6 +13,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 TRAINING = -1
@@ -47,10 +48,22 @@ class Pool:
 
 
 class Outcome(NamedTuple):
+    """What a simulated pool came to."""
+
     batches: float
     """Batches a second that training gets."""
+    noise: float
+    """Standard deviation of that, relative to it, for a single batch: for n of them, 1 / √n of that."""
     waiting: float
     """Share of the time, 0 to 1, in which training waits."""
+
+
+SLOWEST = 1.5
+"""How many times as long as the slowest batch nothing counts at first."""
+STUCK = 0.5
+"""How much of what would be lost if the system never moved a process to another processor is lost."""
+PARTS = 8
+"""Parts of a simulation whose differences say how much chance there is in it."""
 
 
 def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches: int) -> Outcome:
@@ -60,7 +73,9 @@ def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches
     """
     n, tasks = pool.workers, max(1, min(pool.tasks, int(min(pool.bytes, 1e9))))
     processors, others, channels = pool.processors, pool.others, pool.channels
-    warm = min(2 * n, batches // 2)
+    times = list(map(sum, work))
+    warm = min(max(2 * n, int(SLOWEST * n * max(times) * len(times) / max(sum(times), 1e-9))), batches // 2)
+    slower = _slower(processors, n, others)
     blocked: list[tuple[float, int]] = []
     running: list[tuple[float, int]] = []
     blocked_at = running_at = 0.0  # virtual times
@@ -75,6 +90,8 @@ def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches
     own = 0.0  # processor time that follows it
     waited = asked_at = began_at = waited_before = 0.0
     of_work, of_training = len(work), len(training)
+    ready = 0  # batches that are finished, and so are all before them
+    marks: list[tuple[float, int]] = []  # moments, and batches that training had by then, or must wait for its turn
 
     while True:
         # Training takes what it may, workers begin what they may.
@@ -85,7 +102,7 @@ def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches
             taken += 1
             if taken == warm:
                 began_at, waited_before = now, waited
-            elif taken >= batches:
+            if taken >= batches:
                 break
             pause, own = training[taken % of_training]
             wakes = now + pause
@@ -104,12 +121,12 @@ def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches
             heapq.heappush(blocked, (blocked_at + need.blocked * part, batch))
         # What happens next?
         slow_blocked = max(1.0, len(blocked) / channels)
-        slow_running = max(1.0, (len(running) + others) / processors) if running else 1.0
+        slow_running = slower[len(running)]
         to_blocked = (blocked[0][0] - blocked_at) * slow_blocked if blocked else math.inf
         to_running = (running[0][0] - running_at) * slow_running if running else math.inf
         step = min(to_blocked, to_running, wakes - now)
         if step == math.inf:  # nothing is under way: only of a window that is too small for what was asked
-            return Outcome(0.0, 1.0)
+            return Outcome(0.0, 0.0, 1.0)
         step = max(step, 0.0)
         now += step
         blocked_at += step / slow_blocked
@@ -125,10 +142,54 @@ def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches
                 idle.append(worker_of.pop(batch))
                 made += 1
                 finished.add(batch)
+                while ready in finished:
+                    ready += 1
+                if taken >= warm:
+                    marks.append((now, taken + made - ready if pool.in_order and not pool.sharded else taken))
         else:
             wakes = math.inf
             heapq.heappush(running, (running_at + own, TRAINING))
     took = now - began_at
     if took <= 0:
-        return Outcome(math.inf, 0.0)
-    return Outcome((batches - warm) / took, min(max((waited - waited_before) / took, 0.0), 1.0))
+        return Outcome(math.inf, 0.0, 0.0)
+    waiting = min(max((waited - waited_before) / took, 0.0), 1.0)
+    rate, noise = _rate(marks, (batches - warm) / took)
+    needed = sum(map(sum, training)) / of_training
+    return Outcome(min(rate, 1.0 / needed) if needed > 0 else rate, noise, waiting)
+
+
+def _slower(processors: float, workers: int, others: float) -> list[float]:
+    """By how much everybody is slower if 0, 1, … of workers and training run beside so many others.
+
+    The system leaves a worker on the processor on which it ran last, for a while: at times one waits although another
+    processor is free. Were none ever moved, those who run would be a random choice of those on each processor.
+    """
+    found, free = [1.0], 1.0  # free: how likely it is that a processor has none of them
+    for run in range(1, workers + 2):
+        shared = min(processors, run + others)
+        if 1 < processors < workers:
+            elsewhere = workers * (1.0 - 1.0 / processors)
+            free *= max(elsewhere - (run - 1), 0.0) / max(workers - (run - 1), 1)
+            shared -= STUCK * max(shared - max(processors * (1.0 - free), 1.0), 0.0)
+        found.append(max((run + others) / shared, 1.0))
+    return found
+
+
+def _rate(marks: Sequence[tuple[float, int]], otherwise: float) -> tuple[float, float]:
+    """Batches a second, and how much chance is in that.
+
+    Batches that wait behind a slow one count when they are made: training gets hundreds of them in one moment, and
+    whether that is the last moment of a simulation says nothing.
+    """
+    size = len(marks) // PARTS
+    took = marks[-1][0] - marks[0][0] if marks else 0.0
+    if size < 2 or took <= 0 or marks[-1][1] <= marks[0][1]:
+        return otherwise, 0.0
+    rate = (marks[-1][1] - marks[0][1]) / took
+    ends = marks[::size][: PARTS + 1]
+    # By the times that as many batches take: their rates are far apart where a slow one holds up all others at once.
+    times = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in pairwise(ends) if b[1] > a[1]]
+    mean = sum(times) / len(times) if times else 0.0
+    if len(times) < 2 or mean <= 0:
+        return rate, 0.0
+    return rate, math.sqrt(sum((each - mean) ** 2 for each in times) / (len(times) - 1) * size) / mean

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ..protocol import Config, Limit, Snapshot, Stage, Stall, Verdict
-from .evidence import Evidence
+from .evidence import Evidence, Waits
 from .numbers import KINDS
 from .words import count, figure, micros, percent, plural
 
@@ -40,6 +40,9 @@ OTHERS = 0.25
 """Share of the processors that others must take to be named."""
 SPARE = 5.0
 """Seconds that must have been seen before fewer workers are advised."""
+LOCKED, CROWDED = 0.2, 0.85
+"""Share of workers' time that they wait for a lock, and of the moments at which somebody does, from which on it is the
+limit: it is never free."""
 NAMEABLE_STALL = 100_000
 """Shorter stalls (µs) are not worth naming."""
 MOST_GROWTH = 4
@@ -79,15 +82,16 @@ def plain(verdict: str, sentence: str, limit: Limit = "none") -> Verdict:
 
 
 def weigh(
-    evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit = "none", stalls: Sequence[Stall] = ()
+    evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit | None = None, stalls: Sequence[Stall] = ()
 ) -> Verdict:
-    """What limits, by this evidence. `said`: the limit that was named before; `stalls`: those of the last minute."""
+    """What limits, by this evidence. `said`: the limit that was named before, if one was; `stalls`: those of the last
+    minute."""
     share = evidence.waiting
     waited = f"{evidence.when} training waited {percent(share)} of the time"
     if evidence.low is not None and evidence.high is not None and evidence.high - evidence.low > SEVERE:
         waited += f", between {percent(evidence.low)} and {percent(evidence.high)} by turns"
     waited += "."
-    if share < _edge(HARMLESS, said not in ("training", "none")):
+    if share < _edge(HARMLESS, None if said is None else said != "training"):
         return replace(_compute_bound(evidence, snapshot, waited), waiting=share)
     cause = _cause(evidence, snapshot, config, said)
     severe = share >= SEVERE
@@ -108,7 +112,7 @@ def of_epoch(evidence: Evidence | None, snapshot: Snapshot, config: Config, blam
         return "", "none"
     share = evidence.waiting
     waited = f"In the last epoch training waited {percent(share)} of the time"
-    limit = "training" if share < HARMLESS else blamed or _cause(evidence, snapshot, config, "none").limit
+    limit = "training" if share < HARMLESS else blamed or _cause(evidence, snapshot, config, None).limit
     named = {"none": "", "training": ""}.get(limit, f"; {LIMITS[limit]} limited it")
     return f"{waited}{named}.", limit
 
@@ -130,9 +134,12 @@ LIMITS: dict[Limit, str] = {
 """What limits, in a word or two."""
 
 
-def _edge(threshold: float, held: bool, slack: float = 0.2) -> float:
-    """A threshold that is harder to cross in whichever direction would change what was said."""
-    return threshold * (1 - slack if held else 1 + slack)
+def _edge(threshold: float, held: bool | None, slack: float = 0.2) -> float:
+    """A threshold that is harder to cross in whichever direction would change what was said.
+
+    `held`: whether what lies above it was said; None: nothing was, and the threshold has both directions before it.
+    """
+    return threshold if held is None else threshold * (1 - slack if held else 1 + slack)
 
 
 def _compute_bound(evidence: Evidence, snapshot: Snapshot, waited: str) -> Verdict:
@@ -154,11 +161,11 @@ def _because(limit: Limit, sentence: str, advice: str = "", workers: int | None 
     return Verdict("plain", "", sentence, advice, limit, workers=workers)
 
 
-def _cause(evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit) -> Verdict:
+def _cause(evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit | None) -> Verdict:
     waits = [kind.name for kind in KINDS if kind.waiting]
     main = max(waits, key=lambda kind: evidence.shares[kind] * (1.25 if said in _KINDS.get(kind, ()) else 1.0))
     workers = evidence.workers
-    if main in ("reorder_stall", "pin_wait") and workers and evidence.load >= _high(NEVER_IDLE, said in WORKERS):
+    if main in ("reorder_stall", "pin_wait") and workers and evidence.load >= _high(NEVER_IDLE, _held(said, WORKERS)):
         return _too_slow(f"{_all(workers)} busy all the time", evidence, config, said)
     if not snapshot.knows("workers"):
         waits_for = "for an epoch's first batch" if main == "startup" else "for the next batch"
@@ -191,9 +198,14 @@ def _cause(evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit) 
     )
 
 
-def _high(threshold: float, held: bool) -> float:
+def _high(threshold: float, held: bool | None) -> float:
     """As `_edge`, for a share that is near 1 when all is said."""
-    return threshold - 0.04 if held else threshold
+    return threshold if held is None else threshold + (-0.02 if held else 0.02)
+
+
+def _held(said: Limit | None, limits: Sequence[Limit]) -> bool | None:
+    """Whether one of these causes was said; None: no cause was."""
+    return None if said in (None, "training") else said in limits
 
 
 def _all(workers: int) -> str:
@@ -202,7 +214,7 @@ def _all(workers: int) -> str:
     return "Both workers are" if workers == 2 else f"All {count(workers)} workers are"
 
 
-def _starvation(evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit) -> Verdict:
+def _starvation(evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit | None) -> Verdict:
     workers, queues = evidence.workers, snapshot.queues
     if not workers and not snapshot.workers:
         return _because(
@@ -214,7 +226,7 @@ def _starvation(evidence: Evidence, snapshot: Snapshot, config: Config, said: Li
         more = "More workers would help, as far as there are processors for them."
         return _because("workers", "Nothing is finished ahead: the workers are the limit.", more)
     busy = evidence.load
-    if busy >= _high(SATURATED, said in WORKERS):
+    if busy >= _high(SATURATED, _held(said, WORKERS)):
         return _too_slow(f"{_all(workers)} busy and nothing is finished ahead", evidence, config, said)
     if queues.index or config.style == "iterable":
         return _too_slow("Tasks wait for workers and nothing is finished ahead", evidence, config, said)
@@ -232,14 +244,14 @@ def _starvation(evidence: Evidence, snapshot: Snapshot, config: Config, said: Li
     )
 
 
-def _too_slow(what: str, evidence: Evidence, config: Config, said: Limit) -> Verdict:
+def _too_slow(what: str, evidence: Evidence, config: Config, said: Limit | None) -> Verdict:
     """The workers never idle: are there too few of them, or too few processors for them?"""
     told = evidence.occupation
     if told is None or not sum(told):
         advice, workers = _enough_workers(evidence, config, evidence.workers * MOST_GROWTH)
         return _because("workers", f"{what}: the workers are the limit.", advice, workers)
     running, queued, blocked = (part / sum(told) for part in told)
-    if queued >= _edge(QUEUED, said in ("processors", "neighbours")) or _full(evidence, running, said):
+    if queued >= _edge(QUEUED, _held(said, ("processors", "neighbours"))) or _full(evidence, running, said):
         return _no_processors(evidence, running, queued, said)
     if blocked >= 0.5 and _gained_nothing(evidence):
         return _because(
@@ -248,15 +260,34 @@ def _too_slow(what: str, evidence: Evidence, config: Config, said: Limit) -> Ver
             f"or a server. They wait {percent(blocked)} of the time.",
             "Look for what a sample waits for; fewer workers would do as well.",
         )
+    waits = evidence.waits
+    if (
+        waits is not None
+        and blocked * waits.locked >= LOCKED
+        and waits.crowded >= _high(CROWDED, _held(said, ("shared",)))
+    ):
+        return _because(
+            "shared",
+            f"{what}, but {percent(blocked * waits.locked)} of their time they wait for each other: for a lock, or "
+            "something else of which there are not enough for all of them.",
+            "Look for the lock in the dataset; more workers would not help, fewer would do as well.",
+        )
     room = _room(evidence, running)
     advice, workers = _enough_workers(evidence, config, room)
     if room <= evidence.workers * 1.1:
         advice, workers = "More workers would find no processor; make samples cheaper.", None
     if blocked >= 0.5:
-        spent = f"They wait for storage, the network, a lock or a timer {percent(blocked)} of the time."
+        spent = f"They wait for {_blocked_by(waits)} {percent(blocked)} of the time."
     else:
         spent = f"{percent(running)} of a sample's time is computing."
     return _because("workers", f"{what}: the workers are the limit. {spent}", advice, workers)
+
+
+def _blocked_by(waits: Waits | None) -> str:
+    if waits is None:
+        return "storage, the network, a lock or a timer"
+    kinds = {"a lock": waits.locked, "a timer": waits.asleep, "storage, the network or another process": waits.other}
+    return max(kinds, key=lambda kind: kinds[kind])
 
 
 def _no_room(snapshot: Snapshot) -> bool:
@@ -276,20 +307,20 @@ def _gained_nothing(evidence: Evidence) -> bool:
     return evidence.workers >= 1.5 * workers and evidence.made / evidence.seconds < 1.15 * made
 
 
-def _full(evidence: Evidence, running: float, said: Limit) -> bool:
+def _full(evidence: Evidence, running: float, said: Limit | None) -> bool:
     """Whether the processors have no more to give to samples that need them."""
     if not evidence.allowed or evidence.occupation is None or running < 0.5:
         return False
     used = evidence.occupation.processor + evidence.others
-    return used >= evidence.allowed * _high(0.9, said in ("processors", "neighbours"))
+    return used >= evidence.allowed * _high(0.9, _held(said, ("processors", "neighbours")))
 
 
-def _no_processors(evidence: Evidence, running: float, queued: float, said: Limit) -> Verdict:
+def _no_processors(evidence: Evidence, running: float, queued: float, said: Limit | None) -> Verdict:
     allowed = max(1, round(evidence.allowed))
     which = {1: "The processor is", 2: "Both processors are"}.get(allowed, f"All {count(allowed)} processors are")
     which = which if evidence.allowed else "The processors are"
     waits = f"workers wait for one {percent(queued)} of the time"
-    if evidence.allowed and evidence.others >= _edge(OTHERS, said == "neighbours") * evidence.allowed:
+    if evidence.allowed and evidence.others >= _edge(OTHERS, _held(said, ("neighbours",))) * evidence.allowed:
         taken = f"other processes take {figure(evidence.others)} of {figure(evidence.allowed)} processors"
         return _because(
             "neighbours",

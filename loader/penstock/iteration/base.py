@@ -58,7 +58,11 @@ class EpochIterator(_BaseDataLoaderIter):
         engine = self._engine = loader._penstock
         self._name = type(self).__name__
         self._dataset, self._shared_seed = apply_seed(loader, loader.dataset)
-        self.pin_mode = choose_mode(loader.pin_memory, loader.pin_memory_device, slots=loader.num_workers > 0)
+        self.pin_mode = choose_mode(
+            loader.pin_memory,
+            loader.pin_memory_device,
+            slots=loader.num_workers > 0 and engine.options.workers != "thread",
+        )
         self._pin_memory = self.pin_mode == "accelerator"
         self.ledger = engine.ledger
         self.ledger.pin.mode = self.pin_mode
@@ -217,6 +221,11 @@ class EpochIterator(_BaseDataLoaderIter):
         if self._iterable and promised is not None and place.batch > promised and self._warned_at < place.batch:
             self._warned_at = place.batch
             self._warn_of_length(promised, place.batch)
+
+    @property
+    def thread(self) -> int:
+        """The thread that iterates; 0: not known, or several do."""
+        return self._thread or 0
 
     @property
     def yielded(self) -> int:

@@ -21,7 +21,7 @@ from ..protocol import CommandEvent
 from ..sampling import is_fixed
 from ..sizes import measure
 from ..taking import by_signal_handler
-from ..telemetry.costs import InlineCosts
+from ..telemetry.costs import InlineCosts, Passage
 from ..tolerating import TolerantFetcher, TolerantStream
 from .base import EpochIterator, Place
 from .datapipes import distributed_settings
@@ -35,6 +35,8 @@ TRAINING = 0
 
 
 class InlineIterator(EpochIterator):
+    """Makes batches in the iterating thread, without workers."""
+
     def __init__(self, loader: DataLoader[Any]) -> None:
         state = loader._penstock.resume_state
         super().__init__(loader, state)
@@ -117,8 +119,10 @@ class InlineIterator(EpochIterator):
             done = time.monotonic_ns()
             times.leave(done)
         self._cause = Cause.STARVATION
-        if maker.slow is not UNTIMED:
-            self.costs.slowest.add_batch(batch, self._shard, index, maker.slow)
+        if maker.slow is not UNTIMED and self.costs.slowest.wants(maker.slow[1]):
+            moments = self._moments
+            passage = Passage(TRAINING, self._fetcher.began, moments.fetched, moments.collated, moments.collated)
+            self.costs.slowest.add_batch(batch, self._shard, index, maker.slow, passage, self.ledger.sightings)
         spans = self.ledger.spans
         if spans.stride and batch % spans.stride == 0:
             key = self.number, self._shard, batch

@@ -16,6 +16,8 @@ from .base import EpochIterator
 
 
 class PersistentEpoch(_BaseDataLoaderIter):
+    """One epoch, as a `for` loop holds it; everything else is the iterator's."""
+
     def __init__(self, iterator: EpochIterator) -> None:
         self._iterator = iterator
         self._opened = iterator.opened

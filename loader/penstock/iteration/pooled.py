@@ -12,24 +12,29 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch.multiprocessing
 
+from ..agent.options import Remote
 from ..budget import memory_limits
 from ..checkpoint import CANNOT_SAVE, OUT_OF_ORDER, State, shards_for, unsaved
 from ..failures import Failure, raise_error
 from ..fetching import may_save, saves
+from ..fingerprint import shares
 from ..pool.conductor import HURRY
 from ..pool.crews.crew import Crew
 from ..pool.crews.processes import ProcessCrew
+from ..pool.crews.threads import ThreadCrew
 from ..pool.epoch import Epoch
 from ..pool.inbox import Inbox
 from ..pool.observer import Cause
 from ..pool.pool import Pool, PoolTimeoutError, Settings
 from ..pool.tasks import Recipe
 from ..pool.window import Finished, Task
-from ..sampling import is_fixed
+from ..sampling import is_fixed, length_of
+from ..sampling.foreseeing import Foresight
 from ..taking import by_signal_handler, is_interruption
 from ..telemetry.observer import PoolObserver
 from .base import EpochIterator, Place
 from .datapipes import apply_seed, sharding_init
+from .edge import Edge
 
 if TYPE_CHECKING:
     from ..dataloader import DataLoader
@@ -45,6 +50,8 @@ LOST = b"lost"
 
 
 class PooledIterator(EpochIterator):
+    """Takes batches from a pool, and draws the tasks for it."""
+
     samples_late = True
 
     _make_task: Callable[[int, Any], Task] = Task
@@ -113,6 +120,7 @@ class PooledIterator(EpochIterator):
         budget, ceiling = memory_limits(options.memory_budget)
         self._hold_bytes = max(budget // 4, 1)
         self._engine.note_dataset(self._dataset)
+        self._edge = Edge(self._index_sampler) if self._may_foresee(loader) else None
         recipe = Recipe(
             dataset=self._dataset,
             iterable=self._iterable,
@@ -133,7 +141,7 @@ class PooledIterator(EpochIterator):
         self.observer = PoolObserver(self.ledger, batch_size, options.record_samples, stall)
         return Pool(
             Settings(
-                crews=[self._crew(loader)],
+                crews=self._crews(loader),
                 recipe=recipe,
                 workers=loader.num_workers,
                 max_workers=max(options.max_workers, loader.num_workers),
@@ -149,10 +157,33 @@ class PooledIterator(EpochIterator):
             )
         )
 
-    def _crew(self, loader: DataLoader[Any]) -> Callable[[Inbox, int], Crew]:
-        """The kind of workers that there are to be."""
+    def _may_foresee(self, loader: DataLoader[Any]) -> bool:
+        """Can batches of the next epoch be made before it begins, and nobody notice?"""
+        options = self._engine.options
+        return (
+            options.prefetch_epochs
+            and options.workers == "process"  # threads make batches from training's own dataset
+            and loader.persistent_workers
+            and not self._iterable
+            and Foresight.applies(self._index_sampler)
+            and not shares(self._dataset, loader.collate_fn)
+        )
+
+    def _crews(self, loader: DataLoader[Any]) -> list[Callable[[Inbox, int], Crew]]:
+        """The kinds of workers that there are to be."""
         context, seed = loader.multiprocessing_context or torch.multiprocessing.get_context(), self._base_seed
-        return lambda inbox, most: ProcessCrew(inbox, context, seed, most)
+        workers, retries = self._engine.options.workers, self._engine.options.max_retries
+        if workers == "thread":
+            return [lambda inbox, _: ThreadCrew(inbox, seed)]
+        if not isinstance(workers, Remote):
+            return [lambda inbox, most: ProcessCrew(inbox, context, seed, most)]
+        from ..pool.crews.remote.making import make_crew
+
+        local, wanted = workers.local, loader.num_workers - workers.local
+        here: list[Callable[[Inbox, int], Crew]] = []
+        if local:
+            here = [lambda inbox, most: ProcessCrew(inbox, context, seed, most, local)]
+        return [*here, lambda inbox, most: make_crew(workers, inbox, seed, most, retries, wanted)]
 
     def _start(self, loader: DataLoader[Any], state: State | None) -> None:
         self.open(state)
@@ -174,14 +205,29 @@ class PooledIterator(EpochIterator):
             self.pool.pause(left, None)
         else:
             self.pool.resume(None)
-        self._epoch = self.pool.begin(
-            self.number, self._times, loader.num_workers, self.place.batch, saved, self.place.turn, self._shared_seed
+        workers = loader.num_workers
+        epoch = self.pool.prepare(
+            self.number, self._times, workers, self.place.batch, saved, self.place.turn, self._shared_seed
         )
         self._epoch_first = self.place.batch
         self._fixed = not self._iterable and is_fixed(self._index_sampler)
-        self._ahead, self._ahead_for = 0, loader.num_workers
+        self._length = length_of(self._index_sampler) if self._fixed else None
+        """Tasks of an epoch whose order is fixed, as far as that is known."""
+        self._ahead, self._ahead_for = 0, workers
+        edge = self._edge
+        # One that begins paused has nothing that is ready.
+        if edge is not None and edge.is_expected(self.number, wanted=state is None and not paused):
+            try:
+                self._epoch = epoch
+                self._draw_ahead(workers)
+            finally:
+                self._epoch = edge.choose(epoch)
+                self.pool.start(self._epoch, workers)
+            return
+        self.pool.start(epoch, workers)
+        self._epoch = epoch
         if not self._iterable:
-            self._draw_ahead(loader.num_workers)
+            self._draw_ahead(workers)
 
     def _depth(self, workers: int) -> int:
         """Tasks that may be drawn ahead. Deeper than torch draws only where nothing can change the sampler's order."""
@@ -193,7 +239,7 @@ class PooledIterator(EpochIterator):
     def _draw_ahead(self, workers: int) -> None:
         """Draw the first tasks. How many does not depend on timing, so neither do generators."""
         start = time.monotonic_ns()
-        most = self._depth(workers)
+        most = self._most(self._depth(workers), 0)
         drawn = indices = 0
         while drawn < most and (drawn < TORCHS_PREFETCH * workers or indices < MOST_INDICES):
             task = self._draw()
@@ -207,21 +253,55 @@ class PooledIterator(EpochIterator):
 
     def _keep_ahead(self) -> None:
         """Draw a task for the batch that is taken, and more for a pool that has grown."""
+        if self._edge is not None and self._length is not None and self._drawn >= self._length:
+            self._edge.settle()
+        if self._exhausted:
+            self._look_ahead()
+            return
         wanted, workers = self._ahead, self.pool.conductor.target
         if workers > self._ahead_for:
             more = TORCHS_PREFETCH * workers if self._fixed else self._depth(workers)
             wanted = max(wanted, more)
-        wanted += self.place.batch + 1
+        wanted = self._most(wanted, self.place.batch + 1)
         if self._fixed:
             while self._drawn < wanted and self._draw() is not None:
                 pass
-        elif self._drawn < wanted and not self._exhausted:
+        elif self._drawn < wanted:
             start = time.monotonic_ns()
             try:
                 while self._drawn < wanted and self._draw() is not None:
                     pass
             finally:
                 self._times.spend(start, time.monotonic_ns(), Cause.SAMPLER)
+        if self._exhausted:
+            self._look_ahead()
+
+    def _most(self, ahead: int, taken: int) -> int:
+        """How many tasks may be drawn by now, given how many may be drawn ahead of those that are taken.
+
+        That there are no more is found out when torch does, and not before: at the end of a pass a sampler may draw
+        from its generator once more, and after a `break` it must not have done so.
+        """
+        if self._length is None:
+            return taken + ahead
+        return min(taken + ahead, max(self._length, taken + TORCHS_PREFETCH * self._ahead_for))
+
+    def _look_ahead(self) -> None:
+        """All tasks of the epoch are drawn: have the first ones of the next made, if they can be foreseen."""
+        edge, workers = self._edge, self.pool.conductor.target
+        depth = (self.pool.settings.prefetch_factor or TORCHS_PREFETCH) * workers
+        if edge is None or self._sampler_error is not None:
+            return
+        if not edge.is_due(self._drawn - self.place.batch - 1, depth):
+            return
+        start = time.monotonic_ns()
+        tasks = edge.foresee(depth, self._make_task)
+        if tasks:
+            epoch = self.pool.prepare(self.number + 1, self._times, workers)
+            epoch.window.waiting.extend(tasks)
+            edge.keep(epoch, tasks)
+            self.pool.foresee(epoch)
+        self._times.spend(start, time.monotonic_ns(), Cause.SAMPLER)
 
     def _draw(self) -> Task | None:
         """Advance the sampler by one task. It is advanced in this thread only, as in torch. See `taking`."""
@@ -260,9 +340,8 @@ class PooledIterator(EpochIterator):
             if self._sampler_error is not None:  # of an epoch whose end was interrupted
                 raise_error(self._take_sampler_error())
             raise StopIteration
-        if self.ledger.warning:
-            warning, self.ledger.warning = self.ledger.warning, ""
-            warnings.warn(warning, stacklevel=4)
+        if self.ledger.warnings:
+            warnings.warn(self.ledger.warnings.popleft(), stacklevel=4)
         if not self.ended:
             self.ledger.enter(self.number)
         if not self._hand:
@@ -277,6 +356,7 @@ class PooledIterator(EpochIterator):
         if failure is not None:
             self._blame = failure if isinstance(failure, Failure) else "worker", self.place.batch, ""
             self._count()
+            finished.discard()
             finished.batch = finished.error = None
             raise_error(failure)
         try:

@@ -8,7 +8,7 @@ from ..checkpoint import State
 from ..digest import Digest
 from ..pool.window import Task
 from ..quarantine import TooManyErrorsError
-from ..tolerating import NOTHING, Bad
+from ..tolerating import NOTHING, Bad, named
 from .base import EpochIterator
 from .inline import InlineIterator
 from .pooled import PooledIterator
@@ -59,6 +59,8 @@ class _Tolerant(EpochIterator):
 
 
 class TolerantInlineIterator(_Tolerant, InlineIterator):
+    """An inline iterator that passes over batches of which nothing is left."""
+
     def _bad(self) -> list[Bad]:
         return self._maker.bad
 
@@ -67,12 +69,15 @@ class TolerantInlineIterator(_Tolerant, InlineIterator):
 
 
 class TolerantPooledIterator(_Tolerant, PooledIterator):
+    """A pooled iterator that passes over batches of which nothing is left."""
+
     def _make_task(self, batch: int, indices: Any) -> Task:
         """Without samples at which workers hung or died: those that live on would do so again."""
         task, quarantine = Task(batch, indices), self._engine.quarantine
         if quarantine is not None and quarantine.fatal:
             keys = indices if isinstance(indices, list | tuple) else [indices]
-            known = {place: quarantine.fatal[key] for place, key in enumerate(keys) if key in quarantine.fatal}
+            names = enumerate(map(named, keys))
+            known = {place: quarantine.fatal[name] for place, name in names if name in quarantine.fatal}
             task.without = known or None
         return task
 

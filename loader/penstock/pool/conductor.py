@@ -39,18 +39,47 @@ from ..failures import Failure, WorkerLostError
 from ..protocol import CommandState
 from .arrivals import Arrivals
 from .crews.crew import Crew, Order, Worker
-from .crews.reports import Arrived, Born, CrewLost, Died, Failed, Interrupted, Left, NotStarted, Report, Up
+from .crews.reports import (
+    Arrived,
+    Born,
+    CrewLost,
+    Died,
+    Failed,
+    HasRoom,
+    Interrupted,
+    Left,
+    Noticed,
+    NotStarted,
+    PartLost,
+    RecipeWanted,
+    Report,
+    Up,
+)  # fmt: skip
 from .dispatch import Dispatcher
 from .epoch import Epoch
+from .glances import Glances
 from .hangs import Hangs
 from .inbox import Inbox
-from .losses import Losses
+from .looks import Looks
+from .losses import CARRIED_ON, Losses
 from .observer import Cause, Observer
-from .requests import BeginEpoch, ChangeWorkers, GoOn, Hold, LeaveEpoch, Request, Revived, SampleStacks, TakeStack
+from .requests import (
+    BeginEpoch,
+    ChangeWorkers,
+    Foresee,
+    GoOn,
+    Hold,
+    LeaveEpoch,
+    LookAt,
+    Request,
+    Revived,
+    SampleStacks,
+    TakeStack,
+)  # fmt: skip
 from .roster import Roster
-from .signals import Doorbell, emptied
+from .signals import Latch, emptied
 from .waits import Waits
-from .window import Finished
+from .window import Finished, Window
 
 AT_A_TIME = 2
 """Workers that a crew is asked for at a time."""
@@ -61,6 +90,8 @@ LOOK_AGAIN = 5.0
 
 
 class Conductor(threading.Thread):
+    """The thread that runs one pool: it owns crews, workers and window, and does what other threads request."""
+
     def __init__(
         self,
         crews: Sequence[Crew],
@@ -68,7 +99,7 @@ class Conductor(threading.Thread):
         workers: int,
         most: int,
         max_retries: int,
-        limit_tasks: Callable[[int], int],
+        prefetch_factor: int | None,
         pin: Callable[[Epoch, list[Finished]], None] | None,
         at_end: Callable[[Conductor], None],
         observer: Observer,
@@ -87,17 +118,24 @@ class Conductor(threading.Thread):
         self.closing = False
         self.grace = 5.0
         self.epoch: Epoch | None = None
+        self.foreseen: Epoch | None = None
+        """The epoch that will probably be begun next: there are tasks of it for those who have nothing else to do."""
         self.observer = observer
         self.family = family
         self.lost: deque[Crew] = deque()
         """Crews that are lost, until the iterating thread, which alone may fork or pickle, starts them again."""
+        self.wanting: deque[Crew] = deque()
+        """Crews that ask for the recipe, until the iterating thread gives it to them."""
         self.losses = 0
         """How many were, in all."""
         self._inbox = inbox
-        self._dispatcher = Dispatcher(crews, self.roster, limit_tasks)
+        self.doorbell = inbox.doorbell
+        self.dispatcher = Dispatcher(crews, self.roster, prefetch_factor)
         self.waits = Waits(self.roster, observer)
         self._requests: deque[Request] = deque()
-        self._arrivals = Arrivals(self._dispatcher, observer, pin)
+        self._looks = Looks(self.roster)
+        self._arrivals = Arrivals(self.dispatcher, observer, pin)
+        self._glances = Glances(self.roster, observer)
         self._hangs = Hangs(self.roster, tolerates, sample_timeout, max_retries)
         self._losses = Losses(self._arrivals, observer, max_retries, self._hangs)
         self._at_end = at_end
@@ -115,23 +153,14 @@ class Conductor(threading.Thread):
         self._paused_before = 0.0
         self._paused_since: float | None = None
         self._ended = False
-        self.dismissed = threading.Event()
+        self.dismissed = Latch()
         """The pool is at its end, but for processes that are on their way out."""
-        self.over = threading.Event()
+        self.over = Latch()
         """The pool is at its end."""
         self.passes_on_interrupt = False
         """Ctrl-C came where nobody could see it, and is to be seen when the pool is at its end."""
 
     # -- called by other threads ----------------------------------------------------------------------------
-
-    @property
-    def doorbell(self) -> Doorbell:
-        return self._inbox.doorbell
-
-    @property
-    def hungry(self) -> bool:
-        """The iterating thread should ring when it has more tasks."""
-        return self._dispatcher.hungry
 
     def request(self, request: Request) -> None:
         self._requests.append(request)
@@ -187,31 +216,44 @@ class Conductor(threading.Thread):
                         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _step(self) -> None:
-        for report in self._inbox.wait(self._patience()):
+        reports = self._inbox.wait(self._patience())
+        for report in reports:
             self._heed(report)
         while self._requests:
             self._unsettled = True
             self._do(self._requests.popleft())
+        if self._looks.under_way:
+            self._looks.step()
         if self._resume_at is not None and time.monotonic() >= self._resume_at:
             self._go_on(None)
             self.observer.resumed(self.roster.present(), self._next_batch())
         if self._unsettled:
             self._reconcile()
-        epoch = self.epoch
+        epoch, foreseen = self.epoch, self.foreseen
+        wanted = None if epoch is None or epoch.abandoned else epoch
+        if (wanted is not None or foreseen is not None) and not self.paused:
+            self.dispatcher.dispatch(wanted, self.target, foreseen)
+        if wanted is not None and not self.paused:
+            self._glances.look(wanted, woken=bool(reports))
         if epoch is not None:
-            if not epoch.abandoned and not self.paused:
-                self._dispatcher.dispatch(epoch, self.target)
             self.waits.explain(epoch, self.paused)
+        if self._hangs.timeout is not None and (epoch is not None or foreseen is not None):
             self._hangs.look()
 
     def _patience(self) -> float | None:
         """How long the conductor may sleep, ms; None: until something happens."""
+        if self._looks.under_way:
+            return 0.0
         timeout = self.waits.patience()
-        if self._dispatcher.look_again and self.epoch is not None and not self.paused:
+        at_work = self.epoch is not None or self.foreseen is not None
+        if self.dispatcher.look_again and at_work and not self.paused:
             timeout = min(timeout or LOOK_AGAIN, LOOK_AGAIN)
-        hangs = self._hangs.patience() if self.epoch is not None else None
-        if hangs is not None:
+        if self._hangs.timeout is not None and at_work:
+            hangs = self._hangs.patience()
             timeout = hangs if timeout is None else min(timeout, hangs)
+        if self.epoch is not None and not self.epoch.abandoned and not self.paused:
+            glance = self._glances.patience()
+            timeout = glance if timeout is None else min(timeout, glance)
         if self._resume_at is not None:
             resume = max(0.0, self._resume_at - time.monotonic()) * 1000 + 1
             timeout = resume if timeout is None else min(timeout, resume)
@@ -223,6 +265,8 @@ class Conductor(threading.Thread):
         match request:
             case BeginEpoch(epoch, workers):
                 self._begin(epoch, workers)
+            case Foresee(epoch):
+                self._foresee(epoch)
             case LeaveEpoch(epoch):
                 if epoch is self.epoch:
                     self._abandon()
@@ -234,6 +278,11 @@ class Conductor(threading.Thread):
                 self._go_on(ticket)
             case TakeStack(answer, task):
                 answer(self.waits.stack(self.epoch, task))
+            case LookAt(answer, None):
+                holder = None if self.epoch is None else self.waits.awaited(self.epoch)
+                self._looks.add([] if holder is None else [holder], answer)
+            case LookAt(answer, workers):
+                self._looks.add([each for each in self.roster if each.id in (workers or ())], answer)
             case SampleStacks(rate, sink):
                 self._sampling = request if rate else None
                 for worker in self.roster:
@@ -244,15 +293,26 @@ class Conductor(threading.Thread):
 
     def _begin(self, epoch: Epoch, workers: int) -> None:
         self._abandon()
+        foreseen, self.foreseen = self.foreseen, None
+        if foreseen is not None and foreseen is not epoch:
+            self.dispatcher.void()
+            _discard(foreseen)
         self.epoch = epoch
         self.target = workers
         self.observer.epoch_began(self.roster.costs())
+        self._arrivals.tell(epoch)
         for crew in self.crews:
             crew.begin_epoch(epoch.number, epoch.shared_seed)
         self._given_up = self._was_complete = False
         self._losses.start_over()
         if self.lost:
             epoch.signal.set()  # whoever waits already has to start a crew again
+
+    def _foresee(self, epoch: Epoch) -> None:
+        """Only once while an epoch is under way: until the next begins, nobody knows better."""
+        if self.epoch is not None and self.foreseen is None:
+            epoch.window.largest = self.epoch.window.largest
+            self.foreseen = epoch
 
     def _resize(self, workers: int, ticket: Ticket) -> None:
         reason = self._why_not_now()
@@ -316,7 +376,7 @@ class Conductor(threading.Thread):
             worker.leaving = True
             worker.steer(Order.LEAVE)
             # At once, not when it goes: those who stay would begin later batches before these.
-            self._dispatcher.recall(epoch.window, worker)
+            self.dispatcher.recall(self._windows(), worker)
         missing = self.target - len(active)
         while missing > 0 and self._worth_growing(epoch) and self._grow(epoch):
             missing -= 1
@@ -359,25 +419,30 @@ class Conductor(threading.Thread):
     def _heed(self, report: Report) -> None:
         match report:
             case Arrived(worker, batches):
-                self._arrivals.receive(self.epoch, worker, batches)
+                self._arrivals.receive(self.epoch, self.foreseen, worker, batches)
                 return
             case Up(worker):
                 worker.up = True
                 self._losses.start_over()
+                if worker.id == 0:
+                    self._share_bases()
                 if self._sampling is not None:
                     worker.profile(*self._sampling)
+                return
+            case Noticed(_, message):
+                self.observer.warn("noticed", message)
                 return
             case Born(worker):
                 worker.born = True
                 self.observer.worker_born(worker.id, worker.pid)
             case Left(worker, exitcode, costs):
                 self._forget(worker, costs)
-                if self.epoch is not None:
-                    self.epoch.window.take_back(self.epoch.window.owner(worker))
+                for window in self._windows():
+                    window.take_back(window.owner(worker))
                 self.observer.worker_left(worker.id, worker.pid, exitcode)
             case Died():
                 self._forget(report.worker, report.costs)
-                if not self._losses.recover(self.epoch, report):
+                if not self._losses.recover(self.epoch, self.foreseen, report):
                     self._given_up = True
             case NotStarted(worker, reason):
                 self.roster.remove(worker)
@@ -387,9 +452,28 @@ class Conductor(threading.Thread):
                 self._fail(error)
             case Interrupted():
                 self._interrupted_at = time.monotonic()
+            case PartLost(about, message):
+                self.observer.warn(f"lost {about}", f"{message}. {CARRIED_ON}")
+            case RecipeWanted(crew):
+                self.wanting.append(crew)
+                if self.epoch is not None:
+                    self.epoch.signal.set()
+            case HasRoom():
+                pass  # whatever is reported, the number of workers is looked at
             case CrewLost(crew, message):
                 self._lose(crew, message)
         self._unsettled = True
+
+    def _share_bases(self) -> None:
+        """What the first worker has found out holds for the workers of all crews."""
+        bases = next((found for crew in self.crews if (found := crew.bases()) is not None), None)
+        if bases is not None:
+            for crew in self.crews:
+                crew.share_bases(bases)
+
+    def _windows(self) -> list[Window]:
+        """Those whose tasks workers may have."""
+        return [epoch.window for epoch in (self.epoch, self.foreseen) if epoch is not None]
 
     def _forget(self, worker: Worker, costs: list[int]) -> None:
         self.roster.remove(worker)
@@ -400,7 +484,7 @@ class Conductor(threading.Thread):
         self.losses += 1
         self.lost.append(crew)
         if self.epoch is not None and self.epoch.error is None:
-            self.observer.warn(message)
+            self.observer.warn("lost", f"{message}. {CARRIED_ON}")
             self.epoch.signal.set()
 
     def _fail(self, error: BaseException | Failure) -> None:
@@ -415,20 +499,21 @@ class Conductor(threading.Thread):
         if epoch is None:
             return
         self.epoch = None
-        epoch.abandoned = True
         self.observer.epoch_ended(self.roster.costs())
-        for finished in emptied(epoch.ready) + epoch.window.drain():
-            finished.discard()
-        epoch.signal.set()
+        _discard(epoch)
 
     def _shut_down(self) -> None:
         self._ended = True
         try:
             try:
                 self._refuse_requests()
+                self._looks.end()
                 if self._resizing is not None:
                     _settle_late(self._resizing)
                 self._abandon()
+                if self.foreseen is not None:
+                    _discard(self.foreseen)
+                    self.foreseen = None
             finally:
                 for crew in self.crews:
                     crew.see_off()
@@ -466,6 +551,16 @@ class Conductor(threading.Thread):
             match request:
                 case ChangeWorkers(_, Ticket() as ticket) | Hold(_, Ticket() as ticket) | GoOn(Ticket() as ticket):
                     _settle_late(ticket)
+                case LookAt(answer, _):
+                    answer([])
+
+
+def _discard(epoch: Epoch) -> None:
+    """Nobody takes from it, or ever will."""
+    epoch.abandoned = True
+    for finished in emptied(epoch.ready) + epoch.window.drain():
+        finished.discard()
+    epoch.signal.set()
 
 
 def _settle_late(ticket: Ticket) -> None:

@@ -12,10 +12,13 @@ from typing import Any
 from ..failures import Failure
 from .observer import Clock
 from .signals import Signal
+from .tasks import Batch
 from .window import Finished, Window
 
 
 class Epoch:
+    """One epoch of a pool. Of each field only one thread is the writer; see above."""
+
     def __init__(self, number: int, window: Window, times: Clock, shared_seed: int | None = None) -> None:
         self.number = number
         self.shared_seed = shared_seed
@@ -38,6 +41,9 @@ class Epoch:
         """Batches that the conductor gave to the pin stage."""
         self.pin_left = 0
         """Batches that the pin stage has done with."""
+        self.unheard: list[tuple[int, Batch, Any]] = []
+        """While it is foreseen: what the observer is to be told of its batches when it begins (worker, batch, indices).
+        The conductor's own."""
         self.abandoned = False
         """Nobody takes from it any more."""
 

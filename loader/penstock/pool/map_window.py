@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class MapWindow(Tally):
+    """The window of a map-style dataset."""
+
     shared: ClassVar[bool] = True
     _taken_back: list[tuple[int, Task]] = field(default_factory=list)
     _out: dict[int, dict[int, Task]] = field(default_factory=dict)
@@ -30,7 +32,7 @@ class MapWindow(Tally):
     def next_task(self, worker: int, taken: int, taken_bytes: int) -> Task | None:
         if self._taken_back:
             task = heapq.heappop(self._taken_back)[1]
-        elif self.waiting and self._allows(taken, taken_bytes):
+        elif self.waiting and self.has_room(taken, taken_bytes):
             task = self.waiting.popleft()
         else:
             return None

@@ -5,11 +5,12 @@ All methods but those of `Clock` and `PinTally` are called by the conductor's th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..protocol import PinMode
+from ..usage import Waits
 
 if TYPE_CHECKING:
     from .tasks import Batch
@@ -79,8 +80,14 @@ class Observer(Protocol):
     def epoch_ended(self, costs: Costs) -> None:
         """The epoch is over, or was left."""
 
-    def batch_arrived(self, worker: int, batch: Batch, indices: Any) -> None:
-        """A worker's batch was accepted; `indices` are None for a shard. Called for every batch."""
+    def batch_arrived(self, worker: int, batch: Batch, indices: Any, counted: bool = False) -> None:
+        """A worker's batch was accepted; `indices` are None for a shard. Called for every batch of an epoch.
+
+        `counted`: it was made before the epoch began, and `batch_made` was called then.
+        """
+
+    def batch_made(self, worker: int, batch: Batch) -> None:
+        """A worker has made a batch of an epoch that is foreseen, and may never begin."""
 
     def worker_born(self, worker: int, pid: int) -> None:
         """A worker exists."""
@@ -97,11 +104,17 @@ class Observer(Protocol):
     def recovered(self) -> None:
         """What a dead worker had to do was given to others."""
 
-    def warn(self, message: str) -> None:
-        """Training should be told; only the first time that is done."""
+    def warn(self, about: str, message: str) -> None:
+        """Training should be told; of each thing only the first time."""
 
     def resumed(self, workers: int, batch: int) -> None:
         """A pause has ended because its time was over."""
+
+    def glanced(self, now: float, workers: int, flows: bool, waits: Sequence[Waits]) -> None:
+        """A glance, s of the monotonic clock, at what some of so many workers wait for; see `glances`.
+
+        `flows`: there are tasks for all of them, or no room for more.
+        """
 
     def stalled(self, now: int, stall: Stalled | None) -> None:
         """How things are now, after every step of the conductor: None, training does not wait behind one batch."""

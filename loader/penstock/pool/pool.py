@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +21,28 @@ from ..protocol import PinMode
 from ..taking import popping
 from .conductor import HURRY, Conductor
 from .crews.crew import Crew
+from .dispatch import limit_tasks
 from .epoch import Epoch
 from .inbox import Inbox
+from .looks import Seen
 from .map_window import MapWindow
 from .observer import Clock, Observer
-from .requests import BeginEpoch, ChangeWorkers, GoOn, Hold, LeaveEpoch, Revived, SampleStacks, TakeStack
+from .requests import (
+    BeginEpoch,
+    ChangeWorkers,
+    Foresee,
+    GoOn,
+    Hold,
+    LeaveEpoch,
+    LookAt,
+    Revived,
+    SampleStacks,
+    TakeStack,
+)  # fmt: skip
 from .sharding import Shard, ShardedWindow
+from .signals import Latch
 from .tasks import Recipe
 from .window import Finished, Limits, Task, Window
-
-LOOKAHEAD = 512
-"""Batches that may be in flight unless `prefetch_factor` says otherwise; the memory budget usually bites first."""
 
 SHARD_LOOKAHEAD = 32
 """The same for each shard of an iterable-style dataset."""
@@ -45,6 +56,8 @@ _open: set[Conductor] = set()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """What a pool is made with."""
+
     crews: Sequence[Callable[[Inbox, int], Crew]]
     """Make the crews, given the inbox and the number below which ids of workers are."""
     recipe: Recipe
@@ -75,6 +88,8 @@ class PoolTimeoutError(Exception):
 
 
 class Pool:
+    """A pool of workers, as the iterating thread sees it. Whoever makes one closes it."""
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._owner = os.getpid()
@@ -84,6 +99,8 @@ class Pool:
         wait_for_pools(settings.family, most=1)
         self.pin: PinStage | None = None
         self.crews: list[Crew] = []
+        self._kept: dict[Crew, object] = {}
+        """What lives as long as the pool, and leads to the recipe."""
         conductor = None
         undo = contextlib.ExitStack()
         try:
@@ -93,7 +110,7 @@ class Pool:
                 crew = make(inbox, 2 * settings.max_workers)
                 self.crews.append(crew)
                 undo.callback(crew.end)
-                crew.revive(settings.recipe)
+                self._kept[crew] = crew.revive(settings.recipe)
             if settings.pin_mode in ("accelerator", "mlock"):
                 self.pin = PinStage(settings.pin_mode, settings.observer.pin)
                 undo.callback(self.pin.close)
@@ -127,7 +144,7 @@ class Pool:
             settings.workers,
             2 * settings.max_workers,
             settings.max_retries,
-            _limit(settings.prefetch_factor),
+            settings.prefetch_factor,
             self.pin.put if self.pin is not None else None,
             functools.partial(_release, self.pin),
             settings.observer,
@@ -147,9 +164,9 @@ class Pool:
 
     def limit_tasks(self, workers: int) -> int:
         """How many tasks may be in flight with so many workers."""
-        return _limit(self.settings.prefetch_factor)(workers)
+        return limit_tasks(self.settings.prefetch_factor, workers)
 
-    def begin(
+    def prepare(
         self,
         number: int,
         times: Clock,
@@ -159,7 +176,7 @@ class Pool:
         turn: int = 0,
         shared_seed: int | None = None,
     ) -> Epoch:
-        """Start an epoch; one that is under way is abandoned.
+        """Make an epoch that may be started.
 
         `shards` are the saved states of an iterable-style dataset's shards, `turn` is the one to go on with.
         `shared_seed` is for DataPipes.
@@ -180,26 +197,34 @@ class Pool:
             )
         else:
             window = MapWindow(limits, settings.in_order, next_batch=first_batch)
-        epoch = Epoch(number, window, times, shared_seed)
+        return Epoch(number, window, times, shared_seed)
+
+    def start(self, epoch: Epoch, workers: int) -> None:
+        """Start an epoch, be it foreseen or not; another one that is foreseen is thrown away."""
         self._conductor.request(BeginEpoch(epoch, workers))
-        return epoch
+
+    def foresee(self, epoch: Epoch) -> None:
+        """Have its tasks done when there is nothing else to do: it will probably be started next."""
+        self._conductor.request(Foresee(epoch))
 
     def add(self, epoch: Epoch, tasks: list[Task]) -> None:
         """Move tasks to the window. The conductor is rung only when workers wait for some, and not for every one."""
         waiting = epoch.window.waiting
         waiting.extend(popping(tasks.pop, len(tasks)))
-        if self._conductor.hungry and len(waiting) >= self._enough(epoch):
+        if self._conductor.dispatcher.hungry and len(waiting) >= self._enough(epoch):
             self._conductor.doorbell.ring()
 
     def take(self, epoch: Epoch, timeout: float, hand: list[Finished]) -> bool:
         """Wait for the next batch and put it into `hand`; False at the end of an iterable-style epoch."""
         ready, conductor = epoch.ready, self._conductor
-        if conductor.lost:
+        if conductor.lost and not conductor.closing:
             self._revive(epoch)
+        if conductor.wanting:
+            self._supply()
         if not ready:
             if not self._wait(epoch, timeout):
                 return False
-        elif conductor.hungry and epoch.taken % self._enough(epoch) == 0:
+        elif conductor.dispatcher.hungry and epoch.taken % self._enough(epoch) == 0:
             conductor.doorbell.ring()
         try:
             hand.extend(popping(ready.popleft, 1))
@@ -235,6 +260,13 @@ class Pool:
     def resume(self, ticket: Ticket | None) -> None:
         self._conductor.request(GoOn(ticket))
 
+    def look(self, workers: Collection[int] | None, answer: Callable[[list[Seen]], None]) -> None:
+        """Look at what these workers are doing, or the one for whose batch training waits, and say so to `answer`.
+
+        That is called in another thread, soon, or at once if the pool has ended.
+        """
+        self._conductor.request(LookAt(answer, workers))
+
     def profile(self, rate: float, sink: Sink) -> None:
         """Look so many times a second at which line workers are, and tell `sink`; 0: no longer."""
         self._conductor.request(SampleStacks(rate, sink))
@@ -248,7 +280,7 @@ class Pool:
             return
         conductor = self._conductor
         conductor.dismiss(grace)
-        if threading.current_thread() in (conductor, None if self.pin is None else self.pin.thread):
+        if threading.current_thread() in self._threads():
             return  # the garbage collector may run anywhere
         try:
             if wait:
@@ -258,6 +290,11 @@ class Pool:
         except KeyboardInterrupt:
             conductor.dismiss(HURRY)
             raise
+
+    def _threads(self) -> list[Any]:
+        """Those whose end the conductor waits for, and its own."""
+        pin = [] if self.pin is None else [self.pin.thread]
+        return [self._conductor, *pin, *(handle for crew in self.crews for handle in crew.handles())]
 
     def handles(self) -> list[Any]:
         """What those get who look for torch's worker processes; waits a little for those that are being made."""
@@ -300,8 +337,10 @@ class Pool:
                     raise RuntimeError(CLOSED)
                 if epoch.is_over():
                     return False
-                if conductor.lost:
+                if conductor.lost and not conductor.closing:
                     self._revive(epoch)
+                if conductor.wanting:
+                    self._supply()
                 left = timeout - (time.monotonic() - start - (conductor.paused_for() - paused_before))
                 if timeout <= 0 or conductor.paused:
                     signal.wait(5.0)
@@ -313,6 +352,13 @@ class Pool:
             signal.waiting = False
             epoch.times.leave(time.monotonic_ns())
 
+    def _supply(self) -> None:
+        """Give the recipe to crews that ask for it: here, because only the iterating thread may pickle."""
+        wanting = self._conductor.wanting
+        while wanting:
+            self._kept[wanting[0]] = wanting[0].revive(self.settings.recipe)
+            wanting.popleft()  # now: Ctrl-C before this, and it is tried again
+
     def _revive(self, epoch: Epoch) -> None:
         """Start lost crews again: here, because only the iterating thread may fork or pickle."""
         conductor = self._conductor
@@ -320,19 +366,13 @@ class Pool:
             self._taken_at_loss, self._lost_before = self._taken, conductor.losses - len(conductor.lost)
         times = conductor.losses - self._lost_before
         while conductor.lost:
-            crew = conductor.lost.popleft()
+            crew = conductor.lost[0]
             if times > self.settings.max_retries:
                 epoch.fail(RuntimeError(f"{crew.name} died {times} times without a batch in between"))
                 raise_error(epoch.last_error())
-            crew.revive(self.settings.recipe)
+            self._kept[crew] = crew.revive(self.settings.recipe)
+            conductor.lost.popleft()  # now: Ctrl-C before this, and it is tried again
             conductor.request(Revived())
-
-
-def _limit(prefetch_factor: int | None) -> Callable[[int], int]:
-    """How many tasks may be in flight with so many workers. Refers to no pool: nothing then keeps one alive."""
-    if prefetch_factor is not None:
-        return lambda workers: prefetch_factor * workers
-    return lambda workers: max(LOOKAHEAD, 2 * workers)
 
 
 def _release(pin: PinStage | None, conductor: Conductor) -> None:
@@ -368,7 +408,7 @@ def _close_all() -> None:
 def _forget_all() -> None:
     """In a forked copy of training, which has no conductors: for it all pools are over."""
     for conductor in _open:
-        conductor.over = threading.Event()  # another thread may have held the lock of the one before
+        conductor.over = Latch()  # another thread may have held the lock of the one before
         conductor.over.set()
     _open.clear()
 

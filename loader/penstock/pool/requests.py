@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ..control import Ticket
 from ..profiling.session import Sink
 from .epoch import Epoch
+from .looks import Seen
 from .window import Task
 
 
@@ -16,6 +17,12 @@ class BeginEpoch(NamedTuple):
 
     epoch: Epoch
     workers: int
+
+
+class Foresee(NamedTuple):
+    """Have batches of this epoch made, which will probably be begun next, when there is nothing else to do."""
+
+    epoch: Epoch
 
 
 class LeaveEpoch(NamedTuple):
@@ -51,6 +58,14 @@ class TakeStack(NamedTuple):
     task: Task | None
 
 
+class LookAt(NamedTuple):
+    """Look at what workers are doing, and call `answer` with it in the conductor's thread."""
+
+    answer: Callable[[list[Seen]], None]
+    workers: Collection[int] | None
+    """Their ids; None: the one for whose batch training waits, if somebody has it."""
+
+
 class SampleStacks(NamedTuple):
     """Have all workers sample their stacks so often a second, those too that are yet to come; 0: no longer."""
 
@@ -62,4 +77,4 @@ class Revived(NamedTuple):
     """A crew that was lost can grow again."""
 
 
-Request = BeginEpoch | LeaveEpoch | ChangeWorkers | Hold | GoOn | TakeStack | SampleStacks | Revived
+Request = BeginEpoch | Foresee | LeaveEpoch | ChangeWorkers | Hold | GoOn | TakeStack | LookAt | SampleStacks | Revived

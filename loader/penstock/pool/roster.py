@@ -8,6 +8,8 @@ from .crews.crew import Worker
 
 
 class Roster:
+    """All workers that exist or are being made, by key."""
+
     def __init__(self, most: int) -> None:
         """`most`: ids are below it."""
         self._most = most

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Shard:
+    """What the window knows of one shard."""
+
     number: int
     worker: int
     """The worker that reads it."""
@@ -54,6 +56,8 @@ class Shard:
 
 @dataclass(slots=True, eq=False)
 class ShardedWindow(Tally):
+    """The window of an iterable-style dataset: each shard's batches come from the worker that reads it."""
+
     shared: ClassVar[bool] = False
     shards: list[Shard] = field(kw_only=True)
     per_shard: int = 32
@@ -87,7 +91,7 @@ class ShardedWindow(Tally):
                 key=Shard.ahead,
                 default=None,
             )
-            if shard is None or not self._allows(taken, taken_bytes):
+            if shard is None or not self.has_room(taken, taken_bytes):
                 return None
         task = Task(shard.asked, None, shard.number, worker)
         shard.asked += 1

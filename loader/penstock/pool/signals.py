@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections import deque
 from typing import TypeVar
 
@@ -42,6 +43,42 @@ class Signal:
             self.waiting = False
             with contextlib.suppress(RuntimeError):  # already released
                 self._lock.release()
+
+
+class Latch:
+    """Set once and for all; anybody may wait for it.
+
+    It takes the place of `threading.Event` where a signal handler may raise in whoever waits. An event is written in
+    Python around a lock: an exception that comes when the lock was just taken leaves it locked, and then whoever sets
+    the event never returns. Here such an exception can cost others that wait no more than `LOOK` seconds.
+    """
+
+    LOOK = 0.1
+    """Seconds between two looks of whoever waits."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        self._is_set = True
+        with contextlib.suppress(RuntimeError):  # set before
+            self._lock.release()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Return when it is set, or after so many seconds; whether it is set."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self._is_set:
+            left = self.LOOK if deadline is None else min(deadline - time.monotonic(), self.LOOK)
+            if left <= 0:
+                break
+            if self._lock.acquire(timeout=left):
+                self._lock.release()
+        return self._is_set
 
 
 class Doorbell:

@@ -55,7 +55,7 @@ class Batch(NamedTuple):
     """Position in the batch of the slowest sample; -1: not known."""
     slowest_ns: int
     slow: Any = None
-    """(position, ns) of the slowest samples, if they are recorded."""
+    """(position, ns, moment at which it was there) of the slowest samples, if they are recorded."""
     state: Any = None
     """A shard's position after this batch, if its dataset can save it."""
     bad: Any = None

@@ -12,6 +12,8 @@ from .window import Task
 
 
 class Waits:
+    """Says for what training waits, and which worker has the batch that it waits for."""
+
     def __init__(self, roster: Roster, observer: Observer) -> None:
         self._roster = roster
         self._observer = observer
@@ -46,6 +48,11 @@ class Waits:
         observer.stalled(now, Stalled(epoch.number, window.next_batch, found, window.held, about))
         if observer.wants_stack(now):
             observer.stack_taken(self.stack(epoch, task, 0.2))
+
+    def awaited(self, epoch: Epoch) -> Worker | None:
+        """The worker that has the batch that is next, or one that is on its way; None: there is neither."""
+        found = self.holder(epoch, epoch.window.waited_for())
+        return found or next((each for each in self._roster if each.pid and not each.up), None)
 
     def holder(self, epoch: Epoch, task: Task | None) -> Worker | None:
         """The worker that has a task."""

@@ -155,6 +155,9 @@ class Window(Protocol):
     def waited_for(self) -> Task | None:
         """The task that holds up delivery, if a worker has it. The iterating thread may ask, too."""
 
+    def has_room(self, taken: int, taken_bytes: int) -> bool:
+        """May one more task go out, given how much the iterating thread has taken?"""
+
     def has_waiting(self) -> bool:
         """Is there a task that no worker has?"""
 
@@ -198,10 +201,13 @@ class Tally:
     last_indices: Any = None
     """Indices of the batch that finished last; of a shard there are none."""
 
-    def _allows(self, taken: int, taken_bytes: int) -> bool:
-        """May one more task go out?"""
+    def has_room(self, taken: int, taken_bytes: int) -> bool:
+        """May one more task go out, given how much the iterating thread has taken?"""
         in_flight = self.unfinished + self.held + self.delivered - taken
         finished_bytes = self.held_bytes + self.delivered_bytes - taken_bytes
+        if not self.largest and self.held + self.delivered:
+            # Batches that do not tell their size: as many as torch has.
+            return in_flight == 0 or in_flight < min(self.limits.floor, self.limits.tasks)
         return self.limits.allow(in_flight, self.unfinished, finished_bytes, self.largest)
 
     def _hold(self, finished: Finished) -> None:

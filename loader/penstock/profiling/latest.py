@@ -7,6 +7,8 @@ from .profile import Profile
 
 
 class LatestProfile:
+    """Puts the newest profile of a loader together from its parts."""
+
     def __init__(self) -> None:
         self.profile: Profile | None = None
         """As far as it has come; None: there is none, or its beginning was missed."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path, PurePath
+from typing import get_args
 
-from ..protocol import ProfilePart
+from ..protocol import HotLine, ProfilePart
 from . import tables
 from .formats import format_for
 from .parts import PartReader
@@ -83,6 +84,16 @@ class Profile:
     def hottest(self, clock: Clock = "wall") -> Hottest | None:
         """The function of the user's own that costs most; None: none was seen."""
         return tables.hottest(self.tree, clock)
+
+    def hot_lines(self) -> list[HotLine]:
+        """The same by each clock, as it is told."""
+        found = [tables.hottest(self.tree, clock) for clock in get_args(Clock)]
+        at = self.began + self.seconds
+        return [
+            HotLine(each.clock, each.function, each.file, each.line, min(each.share, 1.0), at)
+            for each in found
+            if each is not None
+        ]
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a file whose name's ending says what it is.

@@ -10,15 +10,18 @@ It needs no other process, no right and no signal. What it sees is what a look f
    that holds the lock in C code lets go of it when that code returns to the interpreter, which is at the instruction
    that called it: so the right line is charged, with the time that really passed.
 3. **The lock is asked for quickly.** Python lets a thread that wants it wait for 5 ms, and of work that gives it up of
-   itself more often than that nothing else would ever be seen. While the sampler runs, threads wait for `HASTE` only;
-   where other Python threads share the process, and it would cost them much to take turns so often, for `PATIENCE`.
+   itself more often than that nothing else would ever be seen. See `pace`.
 4. **The interpreter gives the lock up between some instructions only**: when a function is entered, after a call, at
    the end of a loop's body. Time since the last such point is charged to the next. A function that was only just
    entered is not charged for it, its caller is. What a function does between its last such point and its return goes to
    its caller: a few instructions as a rule, and the one thing that a look from outside would see more exactly.
 5. **Processor time** is a thread's own clock. Which stacks it goes to is decided by those looks that found the thread
-   on a processor: the lock was taken (by it, if it is the only one), or its clock ran on while we looked. So a stack
-   that sleeps gets none, and the sum is the clock's.
+   on a processor: the lock was taken, and its clock has run on since the last look, or it ran on while we looked. So a
+   stack that sleeps gets none, and the sum is the clock's.
+
+A Ctrl-C may come at any moment of `start`, also between the thread's start and our knowing of it. So a sampler counts
+as running before its thread is there, and each thread has a `Run` of its own: if that was ended before it began, it
+leaves at once.
 
 The thread exists only while a profile is taken. It blocks all signals, so that those of the user's reach the threads
 that they would reach without it, and is not among `threading.enumerate()`. A fork, of the user's in a worker say, waits
@@ -42,6 +45,7 @@ from operator import attrgetter, call, itemgetter
 from types import CodeType
 from typing import Any, NamedTuple
 
+from .pace import PACE
 from .stacks import News, Place, Stacks
 
 RATE = 50.0
@@ -50,9 +54,6 @@ DEEPEST = 256
 """Frames of a stack that are looked at, from the leaf on."""
 APART = 0.5
 """Seconds between two chunks."""
-HASTE = 50e-6
-PATIENCE = 1e-3
-"""Seconds; see point 3."""
 _THREAD = getattr(resource, "RUSAGE_THREAD", None)
 """None: only Linux counts what one thread does."""
 _GOLDEN = 0.6180339887498949
@@ -114,6 +115,10 @@ class Chunk(NamedTuple):
     last: bool = False
     """Nothing more is looked at there."""
 
+    def until(self) -> int:
+        """The moment of the last look; 0: there is none."""
+        return array("q", self.looks[-8 * len(Look._fields) :])[0] if self.looks else 0
+
     def rows(self) -> list[Look]:
         numbers = array("q", self.looks)
         return list(map(Look._make, zip(*[iter(numbers)] * len(Look._fields), strict=True)))
@@ -151,7 +156,7 @@ class Looks:
         self._stacks = Stacks(roots)
         self._idle = idle
         self._rows: list[tuple[int, int, int, int, int, bool]] = []
-        self._processor = self._time()
+        self._processor = self._at_look = self._time()
         self._look = self._look_at(target)
 
     def add(self, moment: int, wall: int, locked: bool) -> bool:
@@ -165,7 +170,9 @@ class Looks:
         except KeyError:
             return False
         state, batch = seen.popleft(), seen.popleft()
-        runs = locked or self._time() != before
+        after = self._time()
+        runs = after != before or (locked and before != self._at_look)
+        self._at_look = after
         places: Sequence[Place] = list(seen)
         stack = -1 if self._idle(state) else self._stacks.number(places)
         self._rows.append((moment, state, batch, stack, wall, runs))
@@ -216,6 +223,27 @@ def _shared_out(whole: int, running: list[int], all_of_them: list[int]) -> list[
     return shares
 
 
+class Run:
+    """The life of one thread of a sampler."""
+
+    def __init__(self) -> None:
+        self.halting = False
+        """Set by who wants it to end."""
+        self.bell = _thread.allocate_lock()
+        """Held while there is nothing to hear of."""
+        self.bell.acquire()
+        self.over = _thread.allocate_lock()
+        """Held by the thread while it does anything."""
+
+    def halt(self) -> None:
+        """Have the thread end, and wait for it."""
+        self.halting = True
+        if self.bell.locked():
+            self.bell.release()
+        with self.over:
+            pass
+
+
 class Sampler:
     """Looks at threads of this process from `start` to `stop`, and delivers what it saw twice a second."""
 
@@ -237,11 +265,8 @@ class Sampler:
         self._rate = rate
         self._targets: dict[int, Looks] = {}
         self._schedule = Schedule(_clock(), rate)
-        self._bell = _thread.allocate_lock()
-        """Held while there is nothing to hear of."""
-        self._over = _thread.allocate_lock()
-        """Held while the thread runs."""
-        self._halting = False
+        self._run = Run()
+        """Of the thread that was started last."""
 
     def watch(self, target: Target) -> None:
         """Look at this thread, too, from now on. One that ends is forgotten. Called by one thread at a time."""
@@ -259,64 +284,63 @@ class Sampler:
     def start(self) -> None:
         """Raises RuntimeError where there can be no more threads."""
         self._schedule = Schedule(_clock(), self._rate)
-        self._launch()
         _running.add(self)
+        try:
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def is_running(self) -> bool:
+        return self in _running
 
     def stop(self) -> None:
         """End, and deliver what was seen last. May be called again."""
         if self in _running:
             _running.discard(self)
-            self._halt()
+            self._run.halt()
             self._hand_over(last=True)
 
     def _launch(self) -> None:
-        self._halting = False
-        self._over.acquire()
-        if not self._bell.locked():
-            self._bell.acquire()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
+        run = self._run = Run()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            _thread.start_new_thread(self._run, ())
-        except BaseException:
-            self._over.release()
-            raise
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
+            _thread.start_new_thread(self._look_until_halted, (run,))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _halt(self) -> None:
-        """Have the thread end, and wait for it."""
-        self._halting = True
-        if self._bell.locked():
-            self._bell.release()
-        with self._over:
-            pass
+    def _look_until_halted(self, run: Run) -> None:
+        with run.over:
+            if not run.halting:
+                self._look(run)
 
-    def _run(self) -> None:
-        _pace.begin()
+    def _look(self, run: Run) -> None:
+        PACE.begin()
         try:
             flush_at = _clock() + int(APART * 1e9)
-            while not self._halting and self._wanted():
-                now = self._wait()
-                if self._halting:
+            while not run.halting and self._wanted():
+                now = self._wait(run.bell)
+                if run.halting:
                     return
                 if now >= flush_at:
                     flush_at = now + int(APART * 1e9)
                     self._hand_over()
-                    _pace.choose(len(self._targets))
-            if not self._halting:
+                    PACE.choose(len(self._targets))
+            if not run.halting:
                 _running.discard(self)
                 self._hand_over(last=True)
         except Exception:
             _running.discard(self)
         finally:
-            _pace.end()
-            self._over.release()
+            PACE.end()
 
-    def _wait(self) -> int:
+    def _wait(self, bell: _thread.LockType) -> int:
         """Sleep until a look is due, and take it. Returns the moment."""
         before = _waits()
         seconds = (self._schedule.due() - _clock()) / 1e9
-        if seconds > 0 and self._bell.acquire(True, seconds):
+        if seconds > 0 and bell.acquire(True, seconds):
             return _clock()
         now = _clock()
         locked = _waits() - before > 1  # one for the sleep; another for the interpreter lock
@@ -332,39 +356,6 @@ class Sampler:
             self._deliver(looks.take(last=last))
 
 
-class _Pace:
-    """How long threads of this process wait for the interpreter lock while samplers run."""
-
-    def __init__(self) -> None:
-        self._samplers = 0
-        self._before = self._set = 0.0
-
-    def begin(self) -> None:
-        self._samplers += 1
-        if self._samplers == 1:
-            self._before, self._set = sys.getswitchinterval(), 0.0
-        self.choose(1)
-
-    def choose(self, targets: int) -> None:
-        """Judge by the number of Python threads: those looked at, the sampler, and one of ours that rarely wakes."""
-        wanted = HASTE if len(sys._current_frames()) <= targets + 2 else PATIENCE
-        if wanted < self._before and not self._is_others():
-            sys.setswitchinterval(wanted)
-            self._set = wanted
-
-    def end(self) -> None:
-        self._samplers -= 1
-        if not self._samplers and self._set and not self._is_others():
-            sys.setswitchinterval(self._before)
-
-    def _is_others(self) -> bool:
-        """Has somebody else set it meanwhile?"""
-        return self._set != 0.0 and abs(sys.getswitchinterval() - self._set) > 1e-6
-
-
-_pace = _Pace()
-
-
 def _waits() -> int:
     """How often this thread has waited for anything."""
     return 0 if _THREAD is None else resource.getrusage(_THREAD).ru_nvcsw
@@ -375,7 +366,7 @@ _running: set[Sampler] = set()
 
 def _before_fork() -> None:
     for sampler in tuple(_running):
-        sampler._halt()
+        sampler._run.halt()
 
 
 def _after_fork_in_parent() -> None:

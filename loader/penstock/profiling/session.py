@@ -20,6 +20,7 @@ from .parts import PartWriter, apart
 from .phases import PHASE_OF, is_idle
 from .profile import Profile
 from .sampler import Chunk, Sampler, Target
+from .sightings import Sightings
 from .tree import Intake
 
 LOOK = 0.25
@@ -29,13 +30,21 @@ LAST_WORDS = 1.0
 
 
 class Sink(Protocol):
-    """Where samplers' chunks go. Both methods may be called from any thread and return at once."""
+    """Where samplers' chunks go. Its methods may be called from any thread and return at once."""
 
     def sampled(self, source: Hashable, chunk: Chunk) -> None:
         """What one sampler saw; `source` is its own, and no other's in this profile."""
 
     def gone(self, source: Hashable) -> None:
         """Nothing more comes from there."""
+
+    def look_at_this_thread(
+        self, worker: int, words: memoryview | array[int], places: tuple[int, int] = (0, 1)
+    ) -> None:
+        """Called by a thread of this process that makes batches, before each.
+
+        `places`: where in `words` it says in which state it is, and at which batch.
+        """
 
 
 class Profiling:
@@ -55,6 +64,8 @@ class Profiling:
         """
         self.profile = profile
         self.seconds = seconds
+        self.sightings = Sightings(profile.tree)
+        """For whoever wants to know what a worker did at a moment."""
         self.over = threading.Event()
         self._roots = roots
         self._emit = emit
@@ -109,20 +120,22 @@ class Profiling:
     def gone(self, source: Hashable) -> None:
         self._open.discard(source)
 
-    def look_at_this_thread(self, worker: int, words: array[int]) -> None:
-        """Called by a thread of this process that makes batches, before each. `words`: its state, its batch."""
+    def look_at_this_thread(
+        self, worker: int, words: memoryview | array[int], places: tuple[int, int] = (0, 1)
+    ) -> None:
         sampler = self._sampler
         if (sampler is not None and sampler.watches(words)) or self._stopping.is_set():
             return
-        with self._starting:
+        with self._starting:  # a Ctrl-C may end this at any point: what was begun is then gone on with
+            if self._stopping.is_set():
+                return
             if self._sampler is None:
                 self._sampler = Sampler(
                     self.profile.rate, lambda chunk: self.sampled(chunk.source, chunk), self._roots, is_idle
                 )
-                self._sampler.watch(Target.this_thread(worker, words, (0, 1)))
+            if not self._sampler.is_running:
                 self._sampler.start()
-            else:
-                self._sampler.watch(Target.this_thread(worker, words, (0, 1)))
+            self._sampler.watch(Target.this_thread(worker, words, places))
 
     # -- the thread --------------------------------------------------------------------------------------------
 
@@ -157,6 +170,7 @@ class Profiling:
         while self._open and time.monotonic() < until:
             time.sleep(0.01)
         self._gather()
+        self.sightings.answer(last=True)
         self._tell(lasted, ended=True)
 
     def _gather(self) -> None:
@@ -166,7 +180,8 @@ class Profiling:
             intake = self._intakes.get(source)
             if intake is None:
                 intake = self._intakes[source] = Intake(profile.tree, profile.idle, PHASE_OF)
-            intake.take(chunk)
+            self.sightings.note(chunk.worker, chunk.until(), intake.take(chunk))
+        self.sightings.answer()
         profile.seconds = time.monotonic() - self._began
 
     def _tell(self, lasted: float, *, ended: bool) -> None:

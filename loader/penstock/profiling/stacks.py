@@ -47,6 +47,8 @@ class News(NamedTuple):
 
 
 class Stacks:
+    """Numbers for stacks, the same for the same stack."""
+
     def __init__(self, roots: frozenset[CodeType], most: int = MOST_STACKS) -> None:
         """`roots`: code from which a stack is to begin; it and what called it are left out."""
         # By identity: functions that read the same in two files are equal to Python.

@@ -20,6 +20,8 @@ MOST_NODES = 100_000
 
 
 class Node(NamedTuple):
+    """One call in the tree: a function, called from the parent's line."""
+
     parent: int
     """The caller; ROOT: none."""
     function: int
@@ -29,6 +31,8 @@ class Node(NamedTuple):
 
 
 class Tree:
+    """A call tree, with the time that was seen at each of its nodes."""
+
     def __init__(self) -> None:
         self.functions: list[Function] = []
         self.nodes: list[Node] = []

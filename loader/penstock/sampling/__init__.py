@@ -12,6 +12,7 @@
 | `origins.py` | where in a random stream a pass begins |
 | `tracking.py` | `track` and `resume` for any sampler, the user's own included |
 | `standard.py` | the same for torch's own, by counterparts of ours; whether an order is fixed |
+| `foreseeing.py` | what the next pass will give, found out without drawing from anybody's generator |
 """
 
 from torch.utils.data import Sampler

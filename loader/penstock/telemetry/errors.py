@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from ..failures import Failure, message_of
-from ..protocol import ErrorEvent, Errors
+from ..protocol import ErrorEvent, Errors, Quarantined
+from .exits import failed_exit
 
 WHOLE = 5
 """Errors of one kind that are told, however fast they come."""
@@ -71,7 +72,7 @@ class ErrorLog:
 
     def died_of(self, error: BaseException) -> None:
         """Nobody caught it. If it came out of `next()` it was told, and is told again as what it became."""
-        if self.fatal or not isinstance(error, Exception) or isinstance(error, StopIteration):
+        if self.fatal or not isinstance(error, Exception | SystemExit) or isinstance(error, StopIteration):
             return
         last = self._last
         if last is not None and self.summary is not None and last.type == type(error).__name__ and _from_next(error):
@@ -93,10 +94,16 @@ def _from_next(error: BaseException) -> bool:
 
 
 def uncaught() -> BaseException | None:
-    """While exit handlers run: the exception with which the process ends; None: it ends in another way."""
+    """While exit handlers run: the exception with which the process ends, or its exit if that says that it failed;
+    None: it ends in another way.
+    """
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return None  # a session or notebook: the last error was one line's
-    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None:
+        return error
+    exit = failed_exit()
+    return None if exit is None else exit.reason
 
 
 def _with_more(event: ErrorEvent, more: int) -> ErrorEvent:
@@ -114,6 +121,15 @@ def of_failure(failure: Failure, **about: object) -> ErrorEvent:
     about = {"worker": failure.worker, "sample": failure.sample[:256], **about}
     trace = failure.text.partition("\nOriginal ")[2] or failure.text
     return _event(failure.type_name, failure.message, trace, failure.stage, about)
+
+
+def of_bad(sample: Quarantined) -> ErrorEvent:
+    """What is told of a sample or batch that was left out or replaced."""
+    kind, colon, message = sample.error.partition(": ")
+    if not colon or not kind.isidentifier():  # of a worker that died: no exception was raised
+        kind, message = "WorkerLostError", sample.error
+    about: dict[str, object] = {"sample": sample.index[:256], "epoch": sample.epoch, "batch": sample.batch}
+    return _event(kind, message, sample.traceback, sample.where, {**about, "tolerated": True})
 
 
 def _event(kind: str, message: str, trace: str, where: str, about: dict[str, object]) -> ErrorEvent:

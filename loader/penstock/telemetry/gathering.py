@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from ..protocol import MAX_MESSAGE, Event, Events, Goodbye
+from ..protocol import MAX_MESSAGE, Between, Event, Events, Goodbye, Snapshot
 from .complaints import Complaints
 from .outbox import Outbox
+from .pace import Extremes, Pacer
 from .source import Source
 
 MOST_EVENTS = 1024
@@ -16,17 +17,27 @@ MOST_EVENTS = 1024
 class Gatherer:
     """Puts what a source says into the outbox, encoded and numbered."""
 
-    def __init__(self, source: Source, outbox: Outbox, tell: Complaints) -> None:
+    def __init__(self, source: Source, outbox: Outbox, tell: Complaints, pacer: Pacer) -> None:
         self._source = source
         self._outbox = outbox
         self._tell = tell
+        self._pacer = pacer
+        self._extremes: Extremes | None = None
+        """While the pace is slower than the looks."""
         self._encoder = msgspec.msgpack.Encoder()
 
-    def add_snapshot(self) -> None:
+    def look(self, now: float, last: bool = False) -> None:
+        """Look at the source, and publish what is seen if it is time; `last`: in any case."""
         try:
             snapshot = self._source.snapshot(self._outbox.next_seq)
+            due = self._pacer.due(snapshot, now)
+            between = self._between(snapshot, due or last)
+            if not due and not last:
+                return
             if self._outbox.dropped:
                 snapshot = msgspec.structs.replace(snapshot, dropped=snapshot.dropped + self._outbox.dropped)
+            if between is not None:
+                snapshot = msgspec.structs.replace(snapshot, between=between)
             data = self._encoder.encode(snapshot)
         except Exception as error:
             self._tell("snapshot", "no snapshot could be taken: %r", error)
@@ -35,6 +46,20 @@ class Gatherer:
             self._outbox.add(data)
         else:
             self._tell("size", "a snapshot of %d bytes is too large to be published", len(data))
+
+    def _between(self, snapshot: Snapshot, published: bool) -> Between | None:
+        """What goes with a snapshot of the looks before it. At full pace every look is a snapshot: nothing."""
+        if self._extremes is None:
+            if not self._pacer.slow:
+                return None
+            self._extremes = Extremes()
+        self._extremes.add(snapshot)
+        if not published:
+            return None
+        between = self._extremes.take()
+        if not self._pacer.slow:
+            self._extremes = None
+        return between
 
     def add_events(self) -> None:
         try:

@@ -7,16 +7,36 @@ rings are deques, which any thread may append to. It takes no lock, but for the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import deque
+from threading import get_ident
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from ..digest import Digest
 from ..insight.receipts import Receipts
 from ..insight.recording import Recording, Turn
-from ..protocol import EpochEvent, Event, PinMode, PinStage, SampleCost, WorkerEvent
-from .errors import ErrorLog
+from ..profiling.sightings import Sightings
+from ..protocol import (
+    EpochEvent,
+    Event,
+    HotLine,
+    PinMode,
+    PinStage,
+    Quarantined,
+    SampleCost,
+    SlowSample,
+    WorkerEvent,
+)  # fmt: skip
+from ..usage import training_ns
+from . import nesting
+from .bad import BadSamples
+from .errors import ErrorLog, of_bad
+from .exits import failed_exit
+from .hangs import HangWatch
 from .spans import SpanRing
 from .times import TimeAccount
 
@@ -25,6 +45,8 @@ Counts = tuple[int, int, int, bytes]
 
 MOST_EVENTS = 1024
 """Events kept for the publisher; on overflow the oldest goes."""
+CROWD = 8
+"""So many workers that start, or leave, one after the other are told as one event."""
 
 
 class PinTally:
@@ -71,17 +93,26 @@ class Ledger:
         """The epoch that was begun last, or asked for a batch after that."""
         self.cost = SampleCost()
         """Sample times of the last epoch that ended."""
-        self.slowest: list[tuple[str, int]] = []
-        self.warned = False
-        """Training was told, once, that workers die."""
-        self.warning = ""
+        self.slowest: list[SlowSample] = []
+        """Those of the last epoch that ended, if they are recorded."""
+        self.sightings: Sightings | None = None
+        """Where workers' stacks can be asked for, while a profile is taken."""
+        self.hottest: list[HotLine] = []
+        """What the last profile found, by each clock."""
+        self.warned: set[str] = set()
+        """What training was told of, or is to be."""
+        self.warnings: deque[str] = deque()
         """What training is still to be told."""
         self.failed = False
         """The last epoch ended with an error of the pool."""
         self.errors = ErrorLog(self.emit)
+        self.bad = BadSamples()
+        """Those that are still to be published."""
         self.spans = SpanRing()
         self.recording = Recording()
         """What replay needs to know of the last batches."""
+        self.hangs = HangWatch(500_000_000, self.recording.turns)
+        """Waits that last."""
         self.receipts = Receipts()
         """What changes of the number of workers brought."""
         self.processor_mark = (0, 0)
@@ -100,7 +131,7 @@ class Ledger:
         number = self.current = self.epochs - 1
         self.batch = first_batch
         self.epoch_times = self.times.copy(time.monotonic_ns())
-        self.processor_mark = time.process_time_ns(), self.batches
+        self.processor_mark = training_ns(), self.batches
         self.emit(EpochEvent(time.time(), "started", number))
         return number
 
@@ -109,6 +140,8 @@ class Ledger:
         self._under_way.add(epoch)
         self.current = epoch
         before, self.asked = self.asked, time.monotonic_ns()
+        if nesting.latest.get(get_ident()) is not self.times:
+            nesting.turn_to(self.times, self.asked)
         own = self.times.enter(self.asked)
         if own > 0:
             self.recording.turns.append(Turn((self.asked - own - before) / 1e9, own / 1e9))
@@ -122,6 +155,7 @@ class Ledger:
                 self.times.exit(now)
             else:
                 self.times.stop(now)
+                nesting.turn_back(self.times, now)
 
     def under_way(self) -> bool:
         """Does somebody iterate over an epoch?"""
@@ -160,12 +194,48 @@ class Ledger:
                 self._events.popleft()
                 self.dropped += 1
 
+    def found_bad(self, sample: Quarantined) -> None:
+        """A sample was found to be bad, and tolerated."""
+        self.bad.add(sample)
+        self.errors.note(of_bad(sample))
+
+    def died_of(self, error: BaseException) -> None:
+        """The process ends with this. An exit before a batch was asked for was caught: it is not how it ends."""
+        exit = failed_exit()
+        if exit is None or exit.reason is not error or exit.at >= self.asked:
+            self.errors.died_of(error)
+
+    def left_behind(self) -> None:
+        """Nobody has the loader any more. If that is because the process exits for an error, it died of that."""
+        exit = failed_exit()
+        if exit is not None:
+            self.died_of(exit.reason)
+
     def take_events(self) -> list[Event]:
         """What has happened since the last call, oldest first."""
         events: list[Event] = []
         while self._events:
             events.append(self._events.popleft())
+        events = _in_crowds(events)
+        events.extend(self.bad.take())
         spans = self.spans.take(time.monotonic_ns(), time.time())
         if spans is not None:
             events.append(spans)
         return events
+
+
+def _in_crowds(events: list[Event]) -> list[Event]:
+    """The same, with workers that start or leave in crowds told as one: nobody reads 64 lines of births."""
+    told: list[Event] = []
+    for what, group in itertools.groupby(events, key=_coming_or_going):
+        crowd = list(group)
+        if what and len(crowd) >= CROWD:
+            first, *rest = (each for each in crowd if isinstance(each, WorkerEvent))
+            told.append(replace(first, others=[(each.worker, each.pid) for each in rest]))
+        else:
+            told += crowd
+    return told
+
+
+def _coming_or_going(event: Event) -> str:
+    return event.what if isinstance(event, WorkerEvent) and event.what != "died" else ""

@@ -6,15 +6,21 @@ One object a pool. It never looks into the engine and never waits.
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from operator import sub
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..failures import signal_name
-from ..insight.recording import Made
+from ..insight.recording import Glance, Made
 from ..pool.observer import Costs, Stalled
 from ..pool.tasks import Batch
 from ..protocol import CommandEvent, SampleCost, Stall
-from .costs import SlowestSamples, sketch
+from ..stack import brief, cut
+from ..usage import Waits
+from .costs import Passage, SlowestSamples, sketch
 from .ledger import Ledger
 from .stalls import SHORT, OpenStall, StallWatch
 
@@ -43,17 +49,25 @@ class PoolObserver:
         self.ledger.cost = self.sample_cost(costs)
         self.ledger.slowest = self.slowest.recorded()
 
-    def batch_arrived(self, worker: int, batch: Batch, indices: Any) -> None:
+    def batch_arrived(self, worker: int, batch: Batch, indices: Any, counted: bool = False) -> None:
         number, shard = batch.batch, batch.shard
-        self.slowest.add_batch(number, shard, indices, (batch.slowest, batch.slowest_ns, batch.slow))
+        if self.slowest.wants(batch.slowest_ns):
+            passage = Passage(worker, batch.start, batch.fetched, batch.collated, batch.sent)
+            slow = batch.slowest, batch.slowest_ns, batch.slow
+            self.slowest.add_batch(number, shard, indices, slow, passage, self.ledger.sightings)
         if self.stalls.open is not None:
             index = self.slowest.name(number, shard, indices, batch.slowest)
             self.stalls.finished(batch.epoch, (shard, number), index[:256], batch.slowest_ns)
-        if batch.processor >= 0:
-            self.ledger.recording.made.append(_made(worker, batch))
+        if not counted:
+            self.batch_made(worker, batch)
         spans = self.ledger.spans
         if spans.stride and number % spans.stride == 0:
             spans.add((batch.epoch, shard, number), worker, batch.start, batch.fetched, batch.collated, batch.sent)
+
+    def batch_made(self, worker: int, batch: Batch) -> None:
+        self.ledger.recording.arrived += 1
+        if batch.processor >= 0:
+            self.ledger.recording.made.append(_made(worker, batch))
 
     def worker_born(self, worker: int, pid: int) -> None:
         self.ledger.worker("born", worker, pid)
@@ -71,14 +85,19 @@ class PoolObserver:
     def recovered(self) -> None:
         self.ledger.recoveries += 1
 
-    def warn(self, message: str) -> None:
-        if not self.ledger.warned:
-            self.ledger.warned = True
+    def warn(self, about: str, message: str) -> None:
+        if about not in self.ledger.warned:
+            self.ledger.warned.add(about)
             # Told by the iterating thread: where warnings are errors, the conductor must not end of one.
-            self.ledger.warning = f"{message}. Its tasks go to another worker; the batches stay the same."
+            self.ledger.warnings.append(message)
 
     def resumed(self, workers: int, batch: int) -> None:
         self.ledger.emit(CommandEvent(time.time(), "resume", "applied", "timer", "", None, workers, workers, batch))
+
+    def glanced(self, now: float, workers: int, flows: bool, waits: Sequence[Waits]) -> None:
+        counts, recording = Counter(waits), self.ledger.recording
+        kinds = counts[Waits.LOCK], counts[Waits.SLEEP], counts[Waits.OTHER]
+        recording.glance(Glance(now, workers, flows, recording.arrived, self.ledger.batches, len(waits), *kinds))
 
     def stalled(self, now: int, stall: Stalled | None) -> None:
         if stall is None:
@@ -88,8 +107,21 @@ class PoolObserver:
         if ended is not None:
             self.ledger.stalls += 1
             self.ledger.stall_ns += ended.length()
-            if ended.length() >= SHORT:
-                self.ledger.emit(_event(ended, now))
+            event = _event(ended, now)
+            if ended.length() >= SHORT and not self.ledger.hangs.ends(event):
+                self.ledger.emit(event)
+                self._ask(event, ended)
+
+    def _ask(self, event: Stall, stall: OpenStall) -> None:
+        """While a profile is taken, short stalls get their stack, too: they are told again with it."""
+        sightings, ledger = self.ledger.sightings, self.ledger
+        if sightings is None or event.stack or stall.worker < 0:
+            return
+
+        def tell(stack: str) -> None:
+            ledger.emit(replace(event, stack=cut(stack), brief=cut(brief(stack))))
+
+        sightings.ask(stall.worker, stall.began, stall.ended, tell)
 
     def wants_stack(self, now: int) -> bool:
         return self.stalls.stack_due(now)
@@ -133,5 +165,6 @@ def _event(stall: OpenStall, now: int) -> Stall:
         worker=stall.worker,
         slowest_index=stall.slowest_index,
         slowest_us=stall.slowest_ns // 1000,
-        stack=(stall.stack or "")[:16384],
+        stack=cut(stall.stack or ""),
+        brief=cut(brief(stall.stack or "")),
     )

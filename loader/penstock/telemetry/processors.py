@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol import Processors
+from ..usage import training_ns
 
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 _LOOK_AT_LIMITS = 10.0
@@ -42,7 +43,7 @@ class ProcessorWatch:
             if processors != self._set:
                 self._set, self._before = processors, None
             self._allowed = min(float(len(processors)), quota(self._proc, self._cgroup) or float("inf"))
-        training = time.process_time_ns() / 1e6
+        training = training_ns() / 1e6
         busy = busy_ms(self._proc, self._set)
         if busy is not None:
             own = training + workers_ms

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch.multiprocessing
 
 from .. import sampling
+from ..agent.options import Remote
 from ..budget import memory_limits
 from ..control import Ticket
 from ..protocol import Command, Config, Event, Load, Outcome, Snapshot
@@ -55,6 +56,7 @@ class PublishedLoader:
     def _final(self, seq: int) -> Snapshot:
         """Of a loader that nobody has any more: what it did is in its ledger, how it was is in the last snapshot."""
         last, config = self._last, self._config
+        self._ledger.left_behind()
         return snapshots.take(
             seq,
             self._ledger,
@@ -70,9 +72,16 @@ class PublishedLoader:
         )
 
     def died_of(self, error: BaseException) -> None:
-        self._ledger.errors.died_of(error)
+        self._ledger.died_of(error)
 
     def take_events(self) -> list[Event]:
+        loader = self._loader()
+        if loader is not None:
+            loader._penstock.lookout.watch()
+        else:
+            self._ledger.left_behind()
+        if loader is None and (stall := self._ledger.hangs.over(time.time(), None)) is not None:
+            self._ledger.emit(stall)
         return self._ledger.take_events()
 
     def apply(self, command: Command, answer: Callable[[Outcome], None]) -> None:
@@ -119,7 +128,7 @@ def config_of(loader: DataLoader[Any]) -> Config:
         sampler=sampler[:256],
         num_workers=int(loader.num_workers),
         max_workers=engine.options.max_workers,
-        start_method=context.get_start_method() or "",
+        start_method=_start_method(engine.options.workers, context),
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
         in_order=bool(loader.in_order),
@@ -128,3 +137,10 @@ def config_of(loader: DataLoader[Any]) -> Config:
         memory_budget=memory_limits(engine.options.memory_budget)[0],
         control=engine.options.allow_control,
     )
+
+
+def _start_method(workers: str | Remote, context: Any) -> str:
+    """How workers come to be, in a word."""
+    if isinstance(workers, Remote):
+        return "remote"
+    return "thread" if workers == "thread" else context.get_start_method() or ""

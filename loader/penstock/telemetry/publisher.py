@@ -1,8 +1,9 @@
 """A daemon thread that publishes a source and takes commands for it. Training never waits for it.
 
-It wakes once an interval, takes a snapshot and what has happened since, and gives to the connection what the connection
-takes without waiting. Everything else is kept for later, within bounds: about 4 MiB of messages (`outbox.py`), 256
-answers, and a connection's buffers, each of about a message (1 MiB) at most.
+It wakes once an interval, takes what has happened since, and a snapshot if the pace that the backend wants has one
+(`pace.py`), and gives to the connection what the connection takes without waiting. Everything else is kept for later,
+within bounds: about 4 MiB of messages (`outbox.py`), 256 answers, and a connection's buffers, each of about a message
+(1 MiB) at most.
 
 How it ends:
 1. `close()`, the end of the interpreter, or a source that is gone makes it `finishing`: a last snapshot, the last
@@ -39,9 +40,11 @@ from ..protocol import (
     Hello,
     Identity,
     Outcome,
+    Pace,
     Refused,
     Welcome,
 )
+from . import exits
 from .address import AnyAddress, resolve
 from .attention import Attention
 from .backoff import Backoff
@@ -52,10 +55,11 @@ from .errors import uncaught
 from .gathering import Gatherer
 from .identity import make_identity
 from .outbox import Answers, Outbox
+from .pace import Pacer
 from .source import Source, check_interval
 
 INTERVAL = 0.2
-"""Seconds between two snapshots."""
+"""Seconds between two looks at the loader; each is published if somebody watches."""
 EXIT_FLUSH = 2.0
 """Seconds that the end of the process may wait for what is still to be sent."""
 FAREWELL = 10.0
@@ -65,7 +69,9 @@ HANDSHAKE = 10.0
 SILENCE = 20.0
 """After so many seconds without a word the backend is asked for one; after as many more the connection is given up."""
 LOADS_APART = 5.0
-"""Seconds between two messages of what replay needs to know."""
+"""Seconds between two messages of what replay needs to know,"""
+LOADS_RARER = 30.0
+"""and while the backend wants to hear little."""
 EVENTS_APART = 0.05
 """Seconds between two looks for events, however often `wake` is called."""
 
@@ -95,7 +101,8 @@ class Publisher:
         self._backoff = Backoff()
         self._encoder = msgspec.msgpack.Encoder()
         self._tell = Complaints(identity.name)
-        self._gatherer = Gatherer(source, self._outbox, self._tell)
+        self._pacer = Pacer(self._interval)
+        self._gatherer = Gatherer(source, self._outbox, self._tell, self._pacer)
         self._connection: Connection | None = None
         self._welcomed = False
         self._connect_at = 0.0
@@ -200,7 +207,7 @@ class Publisher:
         self._listen(self._wait(now))
 
     def _observe(self, now: float) -> None:
-        """Put snapshot and events into the outbox when it is time."""
+        """Put events, and a snapshot if the pace has one now, into the outbox when it is time."""
         if self.finishing:
             return
         ending = self._end_by is not None or self._source.gone
@@ -214,7 +221,7 @@ class Publisher:
             self._sample_at += self._interval
             if self._sample_at <= now:
                 self._sample_at = now + self._interval
-            self._gatherer.add_snapshot()
+            self._gatherer.look(now, last=ending)
         if ending:
             self.finishing = True
             if self._end_by is None:
@@ -344,7 +351,7 @@ class Publisher:
         sent = False
         now = time.monotonic()
         if now >= self._load_at and connection.has_room and not self.finishing:
-            self._load_at = now + max(LOADS_APART, self._interval)
+            self._load_at = now + max(LOADS_RARER if self._pacer.slow else LOADS_APART, self._interval)
             load = self._gatherer.load()
             if load is not None:
                 connection.send(load)
@@ -387,6 +394,8 @@ class Publisher:
             self._answers.acknowledge(min(message.seq, self._outbox.last_sent))
         elif isinstance(message, Command):
             self._desk.take(message)
+        elif isinstance(message, Pace):
+            self._follow(message.interval_us)
         elif isinstance(message, Refused):
             self._tell("refused", "the dashboard at %s refused a message: %s", self._address.url, message.reason)
         else:
@@ -402,7 +411,15 @@ class Publisher:
         self._backoff.succeeded(time.monotonic())
         self._outbox.resume(welcome.last_seq)
         self._answers.resume()
+        self._follow(welcome.interval_us)
         log.info("loader %s: publishing to %s as %s", self.identity.name, self._address.url, welcome.loader)
+
+    def _follow(self, interval_us: int) -> None:
+        """Another pace. Somebody who begins to watch is not kept waiting for what replay needs."""
+        was_slow = self._pacer.slow
+        self._pacer.tell(interval_us)
+        if was_slow and not self._pacer.slow:
+            self._load_at = 0.0
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -425,6 +442,7 @@ def publish(source: Source, monitor: bool | str | None, interval: float = INTERV
     address = resolve(monitor)
     if address is None:
         return None
+    exits.listen()
     publisher = Publisher(source, address, interval, identity=make_identity(source))
     publisher.start()
     return publisher

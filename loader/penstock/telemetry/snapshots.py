@@ -9,20 +9,34 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, UnsetType
 
 from ..iteration.inline import InlineIterator
 from ..iteration.pooled import PooledIterator
 from ..pool.conductor import Conductor
+from ..pool.crews.crew import Worker as PoolWorker
 from ..pool.pool import Pool
-from ..protocol import CacheUse, LoaderState, Quarantined, Queues, SampleCost, Snapshot, Stalls, Tuned, Worker
+from ..protocol import (
+    CacheUse,
+    Hang,
+    LoaderState,
+    Quarantined,
+    Queues,
+    SampleCost,
+    SlowSample,
+    Snapshot,
+    Stalls,
+    Tuned,
+    Worker,
+)  # fmt: skip
 from ..usage import untold
+from .bad import in_brief
+from .costs import published
 from .usage import Usage
 
 if TYPE_CHECKING:
     from ..iteration.base import EpochIterator
     from .ledger import Ledger
-
 
 PUBLISHED = 16
 """How many of the samples in quarantine are in a published snapshot."""
@@ -43,6 +57,7 @@ def take(
     cache: CacheUse | UnsetType | None,
     quarantined: list[Quarantined] | None = None,
     tuned: Tuned | None = None,
+    hang: Hang | None = None,
 ) -> Snapshot:
     now = time.monotonic_ns()
     usage.look()
@@ -74,27 +89,40 @@ def take(
         digest=ledger.digest.hex(),
         recoveries=ledger.recoveries,
         dropped=ledger.dropped + ledger.spans.lost,
-        slowest=slowest,
-        unknown=list(untold()) or UNSET,
+        slowest=published(slowest) if seq else slowest,
+        unknown=_unknown(conductor, usage) or UNSET,
         processors=usage.processors(),
         bad=len(quarantined or ()),
         quarantined=_shown(quarantined or [], published=seq > 0),
         tuned=tuned,
         errors=ledger.errors.summary or UNSET,
         cache=cache or UNSET,
+        hang=hang or UNSET,
+        glances=ledger.recording.seen or UNSET,
+        hottest=ledger.hottest or UNSET,
     )
+
+
+def _unknown(conductor: Conductor | None, usage: Usage) -> list[str]:
+    """What is not known of this loader: the system does not tell it, or threads share it with training."""
+    threads = conductor is not None and any(usage.of(_key(each), each.used).inside for each in conductor.roster)
+    return list(dict.fromkeys([*untold(), *(["workers.rss"] if threads else [])]))
+
+
+def _key(worker: PoolWorker) -> tuple[int, int]:
+    return worker.pid, worker.key
 
 
 def _shown(quarantined: list[Quarantined], published: bool) -> list[Quarantined]:
     """All of them here; to others the newest, without what is long."""
     if not published:
         return list(quarantined)
-    return [structs.replace(each, traceback="", error=each.error[:256]) for each in quarantined[-PUBLISHED:]]
+    return [in_brief(each) for each in quarantined[-PUBLISHED:]]
 
 
 def _samples(
     ledger: Ledger, iterator: EpochIterator | None, conductor: Conductor | None
-) -> tuple[SampleCost, list[tuple[str, int]]]:
+) -> tuple[SampleCost, list[SlowSample]]:
     """What the samples of the epoch under way cost, or of the last one."""
     if isinstance(iterator, PooledIterator) and conductor is not None and conductor.epoch is not None:
         return iterator.observer.sample_cost(conductor.roster.costs()), iterator.observer.slowest.recorded()
@@ -119,8 +147,10 @@ def _queues(conductor: Conductor) -> Queues | None:
         return None
     window = epoch.window
     limits = window.limits
+    # Tasks of the epoch that is foreseen come after all of this one's.
+    ahead = 0 if conductor.foreseen is None else conductor.foreseen.window.unfinished
     return Queues(
-        index=sum(worker.waiting() for worker in conductor.roster),
+        index=max(sum(worker.waiting() for worker in conductor.roster) - ahead, 0),
         in_flight=max(window.unfinished + window.held + window.delivered - epoch.taken, 0),
         window=limits.tasks,
         reorder=window.held,
@@ -136,7 +166,7 @@ def _queues(conductor: Conductor) -> Queues | None:
 def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:
     workers = []
     for worker in sorted(conductor.roster, key=lambda each: each.id):
-        progress, used = worker.progress(now), usage.of((worker.pid, worker.key), worker.used)
+        progress, used = worker.progress(now), usage.of(_key(worker), worker.used)
         workers.append(
             Worker(
                 id=worker.id,
@@ -157,5 +187,5 @@ def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:
                 queued_ms=used.queued_ms,
             )
         )
-    usage.keep({(worker.pid, worker.key) for worker in conductor.roster})
+    usage.keep({_key(worker) for worker in conductor.roster})
     return workers

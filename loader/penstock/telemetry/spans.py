@@ -21,6 +21,8 @@ from ..protocol import Span, Spans
 RATE = 250
 """Spans a second at the most, about."""
 RING = 4096
+MOST_EARLY = 256
+"""Batches that may be yielded before they are added."""
 LEAST_LOOK = 0.1
 """Seconds of which the rate is judged at the least."""
 
@@ -63,6 +65,8 @@ class SpanRing:
         self._ring: deque[_Row] = deque(maxlen=RING)
         self._unyielded: dict[Key, _Row] = {}
         """The newest rows that were not yielded yet, be they in the ring or taken."""
+        self._early: dict[Key, int] = {}
+        """When batches were yielded that are still to be added: they were made before their epoch began."""
         self._late: deque[_Row] = deque(maxlen=RING)
         """Rows that were yielded after they had been taken."""
         self.lost = 0
@@ -88,11 +92,19 @@ class SpanRing:
                 self._unyielded.pop(next(iter(self._unyielded)), None)
         row = _Row(key, worker, start, fetched, collated, sent)
         self._unyielded[key] = row
+        if key in self._early and self._unyielded.pop(key, None) is not None:
+            row.yielded = self._early.pop(key, -1)
         self._ring.append(row)
 
     def yielded(self, key: Key, now: int) -> None:
         row = self._unyielded.pop(key, None)
+        if row is None:
+            if len(self._early) >= MOST_EARLY:
+                self._early.clear()
+            self._early[key] = now
+            row = self._unyielded.pop(key, None)  # added meanwhile, by one that may not have seen it
         if row is not None:
+            self._early.pop(key, None)
             row.yielded = now
             if row.taken:  # looked at after it was noted, as `take` does it the other way round: one of them sees it
                 self._late.append(row)

@@ -24,6 +24,10 @@ class TimeAccount:
         self._waiting = False
         self._changes: deque[tuple[int, Cause]] = deque()
         """Of the wait under way, or of the last one."""
+        self._suspended: tuple[int, TimeAccount] | None = None
+        """Since when the clock stands still, and because of which other account."""
+        self.held: TimeAccount | None = None
+        """The account whose clock stands still because of this one; see `nesting`."""
 
     def copy(self, now: int) -> TimeAccount:
         """The account as it is now; it does not change with this one."""
@@ -87,6 +91,36 @@ class TimeAccount:
         self._book(now)
         self._last = None
         self._cause = Cause.COMPUTE
+        self._suspended = None
+
+    def suspend(self, now: int, other: TimeAccount) -> bool:
+        """Another loader is asked meanwhile. Returns whether the clock ran, and stands still from now on."""
+        if self._last is None or self._cause is not Cause.COMPUTE:
+            return False
+        self._book(now)
+        self._suspended, self._last = (now, other), None
+        return True
+
+    def resume_after(self, other: TimeAccount, now: int) -> None:
+        """The other loader's epoch is over: the time goes on as training's own."""
+        if self._suspended is not None and self._suspended[1] is other:
+            self._suspended, self._last = None, now
+
+    def resume_beside(self, now: int) -> None:
+        """It is asked again and the other one is not over: they take turns, and the time counts as training's own."""
+        if self._suspended is not None:
+            since, _ = self._suspended
+            self._suspended, self._last = None, now
+            self._sums[Cause.COMPUTE] += now - since
+
+    def waiting(self) -> tuple[Cause | None, bool]:
+        """Why `next()`, which is under way, has not returned, None if it is not; and whether it waits for others."""
+        last, cause, changes, waits = self._last, self._cause, self._changes, self._waiting
+        if last is None or cause is Cause.COMPUTE:
+            return None, False
+        if waits and changes:
+            cause = changes[-1][1]
+        return cause, waits
 
     def times(self, now: int) -> Times:
         """The sums up to now, the moment under way included."""

@@ -18,6 +18,8 @@ _AGE = 1.0
 
 
 class Usage:
+    """Memory and processor time of workers, read from the system at most once a second."""
+
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[float, Used]] = {}
         self._read_at = -_AGE
@@ -53,14 +55,16 @@ class Usage:
         """Forget all others."""
         for worker in self._known.keys() - workers:
             gone = self._known.pop(worker, None)
-            if gone is not None:
+            if gone is not None and not gone[1].elsewhere:
                 self._gone_ms += gone[1].processor_ms
 
     def processors(self) -> Processors:
         """Those that this process may use; what is known of its workers' time is taken from what was read last."""
         if self._processors[0] < self._read_at:
             self._watch = self._watch or ProcessorWatch()
-            workers = self._gone_ms + sum(used.processor_ms for _, used in list(self._known.values()))
+            workers = self._gone_ms + sum(
+                used.processor_ms for _, used in list(self._known.values()) if not used.elsewhere
+            )
             (then, before), now = self._processors, time.monotonic()
             self._processors = (now, self._watch.look(workers))
             if before.allowed:

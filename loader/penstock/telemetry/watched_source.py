@@ -176,7 +176,7 @@ class WatchedSource:
         return self._config
 
     def died_of(self, error: BaseException) -> None:
-        self._ledger.errors.died_of(error)
+        self._ledger.died_of(error)
 
     def take_events(self) -> list[Event]:
         return self._ledger.take_events()

@@ -14,6 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Literal
 
+from ..insight.offer import best
 from ..protocol import Resize, Tuned, TuningEvent
 from .lease import this_host
 from .memory import memory
@@ -44,7 +45,8 @@ class Tuning:
         most = min(most, options.max_workers or most)
         self._least = min(options.min_workers, most)
         start = min(max(workers, self._least), most)
-        self._tuner = Tuner(start, most, least=self._least, tolerance=options.tolerance)
+        self._most = most
+        self._tuner = Tuner(start, most, least=self._least, tolerance=options.tolerance, seed=self._by_replay)
         self.pinned: int | None = None
         """The number of workers that a person has chosen; None: nobody has."""
         self._readings = Readings()
@@ -52,6 +54,13 @@ class Tuning:
         self._remembered = (0.0, (False, False))
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def _by_replay(self, since: float) -> tuple[int, float] | None:
+        """The number that replay would choose by what was recorded from a moment on."""
+        engine = self._engine()
+        load = None if engine is None else engine.load(since)
+        found = None if load is None else best(load, self._most)
+        return None if found is None else (found.workers, found.batches)
 
     def start(self) -> None:
         """Begin; does nothing if it has begun."""

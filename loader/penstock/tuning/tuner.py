@@ -5,11 +5,11 @@ The method:
 1. **Measure** the number of workers that there is: seconds a batch, in blocks of a few batches. Blocks count only what
    belongs together (`reading.between`), and begin when every worker has made a batch since the last change.
 2. **Seed.** Replay, or else the costs of a batch (blocked, on a processor), say which number should do: it is tried
-   first, however far away.
+   first, however far away. Replay is asked again whenever twice as much was seen: rare slow batches show late.
 3. **Try** a number: measure it for as many batches, against the number that is held. More workers are kept if they
    make training measurably faster, fewer if they make it no slower than the best that was seen. What cannot be told
-   apart is decided for fewer; what is too noisy to tell stays as it is. Then the next number, in a bracket that closes
-   (`search.py`); no growth while memory is short or the processors are full.
+   apart is decided for fewer; what is too noisy to tell stays as it is, or grows if replay says so. Then the next
+   number, in a bracket that closes (`search.py`); no growth while memory is short or the processors are full.
 4. **Hold.** When the bracket is closed, nothing changes any more, but for a small trial now and then: after two
    minutes, then four, then eight.
 5. **Wake.** When training's own time or the workers' time a batch is another one for a while, or training waits where
@@ -47,11 +47,17 @@ NOISE = 0.05
 """How much blocks are taken to differ from each other by chance, as a share, before it is known."""
 CERTAINTY = 2.0
 """A difference counts when it is so many times its standard error."""
+VAGUE = 0.1
+"""Relative error of what is held from which on it is measured for longer before anything is tried."""
+AGAIN = 100
+"""Batches after which replay is asked again, at the least."""
 FULL = 0.9
 """The processors are full when workers use this share of them."""
 FIRST_HOLD = 120.0
 """Seconds until the first trial after a search; each time twice as many."""
 LAST_HOLD = 3600.0
+ONE_CHANGE = 60.0
+"""Seconds between two trials while it holds, at the least."""
 WATCH_SECONDS = 2.0
 """While it holds, what is compared with how it was is at least so long."""
 CHANGE = 0.25
@@ -82,8 +88,9 @@ class Step:
     """Batches a second that were measured: with `before` when a trial begins, with the tried number when it ends."""
 
 
-Seed = Callable[[], tuple[int, float] | None]
-"""Returns the number of workers that should do and the batches a second it should bring; None: not known."""
+Seed = Callable[[float], tuple[int, float] | None]
+"""Returns the number of workers that should do and the batches a second it should bring, by what was seen from a moment
+of the readings' clock on; None: not known."""
 
 
 class Tuner:
@@ -109,10 +116,18 @@ class Tuner:
         self._held_blocks: deque[Block] = deque(maxlen=3 * MOST_BLOCKS)
         self._best = math.inf
         self._seen_noise = (2.0, 2.0 * NOISE**2)
-        self._seeded = self._replayed = False
+        self._seeded = False
+        self._since = 0.0
+        """When this search began; before it, it may have been another load."""
+        self._replays = (0, 0)
+        """Batches yielded when this search began, and from which on replay is asked again."""
         self._next: tuple[int, float | None, str] | None = None
         self._predicted: float | None = None
+        self._by_replay = False
+        """Whether replay has chosen the number that is tried."""
         self._hold_until: float | None = None
+        self._quiet_until = 0.0
+        """Until then nothing is tried, whatever replay says."""
         self._hold = FIRST_HOLD
         self._changed = ("", 0)
         self._upwards = False
@@ -198,7 +213,7 @@ class Tuner:
         """What was measured just now is what the held number brings."""
         newest = self._blocks[-1]
         known = self._held_blocks
-        if known and abs(newest.cost / total(list(known)).cost - 1) > CHANGE:
+        if known and abs(newest.cost / total(list(known)).cost - 1) > max(CHANGE, 2 * CERTAINTY * self._noise()):
             known.clear()  # it is not what it was
             self._best = math.inf
         known.append(newest)
@@ -214,6 +229,9 @@ class Tuner:
     def _go_on(self, now: float, may_try: bool) -> Step | None:
         """Begin the next trial, or hold if there is none that is worth it."""
         held = total(list(self._held_blocks))
+        if self._is_vague():
+            self.state = "measuring"
+            return None
         if not self._may_grow:  # there would be no way back from a trial of fewer
             self.state = "measuring"
             return None
@@ -227,6 +245,8 @@ class Tuner:
         candidate, why = self._search.above() if self._may_gain(held) else None, f"training waits {held.waits:.0%}"
         if candidate is None:
             candidate, why = self._search.below(), "fewer may do"
+        if self._replays[1] and self._noise() >= UNSURE and (candidate is None or held.waits < UNSURE):
+            candidate = None  # nobody could tell; replay has said what it says
         measured = len(self._held_blocks) >= (FINE if candidate is None or candidate < held.workers else 2)
         if not measured:
             self.state = "measuring"
@@ -238,6 +258,11 @@ class Tuner:
             return self._settle(now, held)
         return self._try(candidate, self._rate(held, candidate), held, why)
 
+    def _is_vague(self) -> bool:
+        """Whether what is held is not known well enough to compare anything with it, and will be soon."""
+        blocks = len(self._held_blocks)
+        return blocks < 2 or (blocks < MOST_BLOCKS and self._noise() > VAGUE * math.sqrt(blocks))
+
     def _may_gain(self, held: Block) -> bool:
         return held.waits > self._tolerance and not self._is_full(held)
 
@@ -248,7 +273,7 @@ class Tuner:
 
     def _try(self, workers: int, predicted: float | None, held: Block, why: str) -> Step:
         self.state, self.wants = "trying", False
-        self._predicted = predicted
+        self._predicted, self._by_replay = predicted, why == REPLAY
         before, self._wanted = self._wanted, workers
         self._start_over_counting()
         return Step("try", workers, before, why, predicted, 1 / held.cost)
@@ -258,11 +283,15 @@ class Tuner:
         noise = self._noise()
         margin = CERTAINTY * noise * math.sqrt(1 / len(self._held_blocks) + 1 / len(self._blocks))
         last = len(self._blocks) >= (MOST_BLOCKS if noise < UNSURE else 3 * MOST_BLOCKS)
+        trusted = self._by_replay and noise >= UNSURE and len(self._blocks) >= MOST_BLOCKS
         if self._wanted > held.workers:
             gain = 1 - tried.cost / held.cost
+            if trusted and gain + margin > 0:
+                return self._keep(tried, "too noisy to tell, but replay says so")
             if gain - margin > self._tolerance or (last and gain > max(self._tolerance, margin / 2)):
                 return self._keep(tried, f"{gain:.0%} less time a batch")
-            if last or (gain + margin < self._tolerance and len(self._blocks) > 1):
+            hopeless = gain + margin < self._tolerance and len(self._blocks) > (MOST_BLOCKS if self._by_replay else 1)
+            if last or hopeless:
                 return self._back(tried, "no measurable gain" if gain > -self._tolerance else f"{-gain:.0%} slower")
             return None
         loss, allowed = tried.cost / min(held.cost, self._best) - 1, self._tolerance * 2 / 3
@@ -309,11 +338,11 @@ class Tuner:
 
     def _seed_for(self, held: Block) -> tuple[int, float | None, str] | None:
         """A number that is worth a trial before all others, what it should bring, and who says so; None: there is none.
-        The costs of a batch are asked once, and replay once, as soon as it has seen enough.
+        The costs of a batch are asked once; replay as soon as it has seen enough, and again when it has seen more.
         """
-        found = None if self._seed is None or self._replayed else self._seed()
+        found = self._replay()
         if found is not None:
-            self._replayed = self._seeded = True
+            self._seeded = True
             workers, predicted, why = found[0], found[1], REPLAY
         elif not self._seeded:
             self._seeded = True
@@ -327,6 +356,16 @@ class Tuner:
         if workers > held.workers and not self._may_gain(held):
             return None
         return workers, predicted, why
+
+    def _replay(self) -> tuple[int, float] | None:
+        began, due = self._replays
+        if self._seed is None or self._last is None or self._last.batches < due:
+            return None
+        found = self._seed(self._since)
+        if found is not None:
+            now = self._last.batches
+            self._replays = began, now + max(now - began, AGAIN)
+        return found
 
     def _needed(self, held: Block) -> int:
         """As many workers as batches take time, without the time in which they only waited for a processor; and no more
@@ -353,6 +392,7 @@ class Tuner:
     def _settle(self, now: float, held: Block) -> Step:
         before, self.state, self.wants = self.state, "holding", False
         self._hold_until = now + self._hold
+        self._quiet_until = now + ONE_CHANGE / 2
         self._hold = min(2 * self._hold, LAST_HOLD)
         self._part = None
         self._changed = ("", 0)
@@ -377,13 +417,23 @@ class Tuner:
             self._held_blocks.append(newest)
             self._best = total(list(self._held_blocks)).cost
         if self._hold_until is None or reading.at < self._hold_until:
-            return None
+            return self._ask_again(reading.at, held) if may_try else None
         self.wants = not may_try
         if may_try:
             self._search.reopen(upwards=self._may_gain(held) and not self._upwards)
             self._upwards = not self._upwards
             return self._go_on(reading.at, may_try)
         return None
+
+    def _ask_again(self, now: float, held: Block) -> Step | None:
+        """Where nobody could tell numbers apart, replay may know better by now, from more of the rare slow batches."""
+        if now < self._quiet_until or not self._may_grow or self._noise() < UNSURE:
+            return None
+        found = self._seed_for(held)
+        if found is None:
+            return None
+        self._quiet_until = now + ONE_CHANGE
+        return self._try(found[0], found[1], held, found[2])
 
     def _change(self, held: Block, newest: Block) -> str:
         """What is not as it was; empty: all is."""
@@ -410,7 +460,9 @@ class Tuner:
         self._settling = 0
         self._held_blocks.clear()
         self._best = math.inf
-        self._seeded = self._replayed = False
+        self._seeded = False
+        if self._last is not None:
+            self._since, self._replays = self._last.at, (self._last.batches, 0)
         self._next = None
         self._hold = FIRST_HOLD
 

@@ -27,6 +27,9 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)     # Ctrl-C and window changes reach only 
 COMMAND = LAUNCH + "from penstock_dashboard.cli import main; sys.exit(main())"
 COLOUR = re.compile(rb"\x1b\[[0-9;]*(3[0-7]|9[0-7])m")
 
+LAST = b"\x1b]2;the end\x07"
+"""A title for the window: nothing is drawn by it."""
+
 
 class Screen:
     def __init__(self, process: subprocess.Popen[bytes], terminal: int, own_end: int) -> None:
@@ -73,8 +76,12 @@ class Screen:
 
     def ended(self) -> int:
         status = self.process.wait(PATIENCE)
-        # Our own end keeps the terminal open, so the reader does not end by itself: wait until it has read all.
-        until(lambda: not self._pending(), "the rest of the output")
+        # Our own end keeps the terminal open, so the reader does not end by itself. What is written there now comes
+        # last: with it, all has been read.
+        os.write(self._own_end, LAST)
+        until(lambda: self.output.endswith(LAST), "the rest of the output")
+        with self._lock:
+            self.output = self.output[: -len(LAST)]
         return status
 
     def close(self) -> None:
@@ -83,9 +90,6 @@ class Screen:
         os.close(self._own_end)
         self._reader.join(PATIENCE)
         os.close(self._terminal)
-
-    def _pending(self) -> int:
-        return int.from_bytes(fcntl.ioctl(self._terminal, termios.FIONREAD, b"\0" * 4), sys.byteorder)
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # the last one has closed the other end

@@ -49,7 +49,7 @@ def training(server: Running) -> Iterator[subprocess.Popen[bytes]]:
 def living(server: Running) -> int:
     """Workers of the loader that are processes of this machine now."""
     snapshot = server.get(f"/api/loaders/{LOADER}")["snapshot"]
-    pids = [worker[1] for worker in snapshot["workers"] if worker[2] != "dead"]
+    pids = [worker["pid"] for worker in snapshot["workers"] if worker["state"] != "dead"]
     return sum(Path(f"/proc/{pid}").exists() for pid in pids)
 
 

@@ -36,6 +36,7 @@ COMPETITORS = {
     for competitor in (
         Competitor("torch", "torch", keeps_workers=True),
         Competitor("penstock", "penstock", keeps_workers=True),
+        Competitor("threads", "penstock threads", keeps_workers=True),
         Competitor("torchdata", "torchdata nodes", keeps_workers=False),
         Competitor("grain", "Grain", keeps_workers=False),
         Competitor("spdl", "SPDL threads", keeps_workers=False),

@@ -19,6 +19,7 @@ def open(plan: Plan) -> Iterable[Any]:
         multiprocessing_context=plan.start_method,
         persistent_workers=plan.persistent,
         monitor=False,
+        prefetch_epochs=False,  # timed epochs begin with nothing made in advance, as everybody's do
     )
 
 

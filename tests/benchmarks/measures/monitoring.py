@@ -110,13 +110,13 @@ def read(loader: DataLoader[Any], seconds: float, room: array[int]) -> Any:
 
 def note_snapshots(publisher: Any, moments: list[int]) -> None:
     gatherer = publisher._gatherer
-    add = gatherer.add_snapshot
+    look = gatherer.look
 
-    def noted() -> None:
+    def noted(now: float, last: bool = False) -> None:
         moments.append(time.monotonic_ns())
-        add()
+        look(now, last)
 
-    gatherer.add_snapshot = noted
+    gatherer.look = noted
 
 
 def compare(stamps: Any, moments: Any) -> tuple[float, float, float]:

@@ -10,73 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch.multiprocessing
 from penstock import DataLoader
 from penstock.insight.receipts import Count
-from torch.utils.data import Dataset
 
 from tests.benchmarks.case import Measures
+from tests.benchmarks.measures.prediction_loads import LoadCase, cases, spin
 
 STEPS = (0.5, 1.0, 2.0, 4.0)
-
-
-def spin(seconds: float) -> None:
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
-class Loaded(Dataset[Any]):
-    """Samples that sleep, compute, wait for a lock or for one of a few channels, and some of which are slow."""
-
-    def __init__(
-        self,
-        sleep: float = 0.0,
-        compute: float = 0.0,
-        slow: float = 0.0,
-        held: float = 0.0,
-        channels: int = 0,
-        size: int = 1,
-    ) -> None:
-        self.sleep, self.compute, self.slow, self.held, self.size = sleep, compute, slow, held, size
-        self.channels = torch.multiprocessing.get_context("fork").Semaphore(channels) if channels else None
-
-    def __len__(self) -> int:
-        return 10**8
-
-    def __getitem__(self, index: int) -> Any:
-        if self.channels is not None:
-            with self.channels:
-                time.sleep(self.held)
-        time.sleep(self.sleep + (self.slow if index % 200 == 77 else 0.0))
-        spin(self.compute)
-        return np.zeros(self.size, dtype=np.uint8)
-
-
-@dataclass(frozen=True)
-class LoadCase:
-    dataset: Loaded
-    workers: int = 2
-    own: float = 0.0
-    """Training's own time with a batch, s."""
-    budget: int | None = None
-
-
-def cases() -> dict[str, LoadCase]:
-    return {
-        "sleep": LoadCase(Loaded(sleep=0.005), 4),
-        "processor": LoadCase(Loaded(compute=0.004), 2),
-        "mixed": LoadCase(Loaded(sleep=0.004, compute=0.001), 2),
-        "skewed": LoadCase(Loaded(sleep=0.003, slow=0.3), 4),
-        "lock": LoadCase(Loaded(sleep=0.001, held=0.002, channels=1), 4),
-        "storage": LoadCase(Loaded(held=0.004, channels=3), 4),
-        "consumer": LoadCase(Loaded(sleep=0.004), 2, own=0.012),
-        "window": LoadCase(Loaded(sleep=0.003, slow=0.2, size=1 << 18), 4, budget=16 << 20),
-    }
 
 
 def measure(_variant: str, quick: bool, *, seconds: float) -> Measures:
@@ -114,23 +56,25 @@ def _tried(case: LoadCase, seconds: float) -> Iterator[Any]:
     )
     with loader:
         batches, count = iter(loader), Count()
-        _rate(loader, count, batches, case, 1.0)
-        _rate(loader, count, batches, case, seconds)
+        rate(loader, count, batches, case, 1.0)
+        rate(loader, count, batches, case, seconds)
         numbers = sorted({max(1, int(case.workers * step)) for step in STEPS})
         started = time.perf_counter()
         predictions = [loader.predict(number) for number in numbers]
         answered = time.perf_counter() - started
         for prediction in predictions:
             loader.resize(prediction.workers)
-            _rate(loader, count, batches, case, seconds / 2)
-            yield prediction, _rate(loader, count, batches, case, seconds), answered
+            rate(loader, count, batches, case, seconds / 2)
+            yield prediction, rate(loader, count, batches, case, seconds), answered
         del batches
 
 
-def _rate(loader: DataLoader[Any], count: Count, batches: Iterator[Any], case: LoadCase, seconds: float) -> float:
+def rate(loader: DataLoader[Any], count: Count, batches: Iterator[Any], case: LoadCase, seconds: float) -> float:
     before, began = count.moment(loader.stats()), time.perf_counter()
     while time.perf_counter() - began < seconds:
         next(batches)
-        time.sleep(case.own)
+        if case.own:
+            time.sleep(case.own)
+        spin(case.computes)
     after = count.moment(loader.stats())
     return min(after.made - before.made, after.taken - before.taken) / (after.at - before.at)

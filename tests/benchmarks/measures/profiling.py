@@ -33,7 +33,7 @@ def measure(variant: str, quick: bool, *, workload: str, workers: int, seconds: 
     spec = WORKLOADS[workload]
     dataset = spec.dataset(spec.batch_size * 4 * workers)
     loader: DataLoader[Any] = DataLoader(
-        dataset, spec.batch_size, num_workers=workers, persistent_workers=True, monitor=False
+        dataset, spec.batch_size, num_workers=workers, persistent_workers=True, monitor=False, refresh="never"
     )
     warm_up(loader, spec, dataset)
     dataset.length = spec.batch_size * 10**7  # one epoch, never read to its end

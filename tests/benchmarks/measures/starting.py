@@ -1,8 +1,14 @@
-"""How long a user waits for a pool to start: the first batch, and an epoch with new workers."""
+"""How long a user waits for a pool to start: the first batches, and an epoch with new workers or the old ones."""
 
 from __future__ import annotations
 
+import gc
 import time
+from statistics import median
+from typing import Any
+
+from penstock import DataLoader
+from torch.utils import data
 
 from tests.benchmarks.case import Measures
 from tests.benchmarks.competitors import COMPETITORS
@@ -26,6 +32,24 @@ def measure_spawn(variant: str, quick: bool, *, workers: int) -> Measures:
     return {"first_batch_s": first, "epoch_s": time.perf_counter() - start}
 
 
+def measure_first(variant: str, quick: bool, *, workload: str, workers: int, batches: int) -> Measures:
+    """From iter() of a fresh loader, whose workers are still to be started, to the last of so many batches."""
+    spec = WORKLOADS[workload]
+    dataset = spec.dataset(spec.batch_size * batches)
+    seconds = []
+    for _ in range(1 if quick else 3):
+        loader = COMPETITORS[variant].opener().open(Plan(dataset, spec.batch_size, workers))
+        gc.collect()
+        start = end = time.perf_counter()
+        for number, batch in enumerate(counted(loader, spec, dataset)):
+            end = time.perf_counter()
+            if number % 12 == 0:
+                spec.check(batch, dataset, number * spec.batch_size)
+        seconds.append(end - start)
+        del loader, batch
+    return {"seconds": min(seconds)}
+
+
 def measure_restart(variant: str, quick: bool, *, workers: int, batches: int) -> Measures:
     """From iter() to the first batch and to the end of a short epoch, once an earlier epoch is over."""
     spec = WORKLOADS["restart"]
@@ -43,3 +67,42 @@ def measure_restart(variant: str, quick: bool, *, workers: int, batches: int) ->
         epochs.append(time.perf_counter() - start)
         firsts.append(first)
     return {"first_batch_s": min(firsts[1:]), "epoch_s": min(epochs[1:])}
+
+
+class Asleep(data.Dataset[int]):
+    """A batch of four takes 80 ms."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.02)
+        return index
+
+
+def measure_gap(variant: str, quick: bool, *, workers: int, step: float) -> Measures:
+    """The wait for the first batch of an epoch on the workers of the last one, and for any other batch."""
+    arguments: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_workers": workers, "persistent_workers": True}
+    dataset = Asleep(4 * 24)
+    loader: Any = data.DataLoader(dataset, **arguments)
+    if variant != "torch":
+        loader = DataLoader(dataset, **arguments, monitor=False, prefetch_epochs=variant == "penstock")
+    firsts: list[float] = []
+    others: list[float] = []
+    for _ in range(4 if quick else 8):
+        start = time.perf_counter()
+        iterator = iter(loader)
+        begun = time.perf_counter()
+        for number in range(len(loader)):
+            asked = time.perf_counter()
+            next(iterator)
+            (others if number else firsts).append(time.perf_counter() - asked)
+            time.sleep(step)
+        starts = begun - start
+        if next(iterator, None) is not None:
+            raise RuntimeError("there are more batches than there should be")
+    first, other = median(firsts[1:]), median(others)
+    return {"first_ms": 1000 * first, "step_ms": 1000 * other, "iter_ms": 1000 * starts, "of_step": first / other}

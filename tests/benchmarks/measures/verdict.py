@@ -19,6 +19,7 @@ import torch
 from penstock import DataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
+from tests.accelerator import install
 from tests.benchmarks.case import Measures
 
 SECONDS = 6.0
@@ -96,6 +97,24 @@ class Training:
     options: dict[str, Any] = field(default_factory=dict)
     foreign: int = 0
     """Other processes that compute all the time."""
+    accelerator: bool = False
+    """The test accelerator is there."""
+    beside: Callable[[], Any] | None = None
+    """Another loader, of which every batch of this one takes one, too."""
+    validate: Callable[[], Any] | None = None
+    """Another loader, over which training iterates every second, within the loop over this one."""
+
+
+class SlowToPin:
+    """A batch whose pinning takes long."""
+
+    def __init__(self, samples: list[torch.Tensor]) -> None:
+        self.samples = samples
+
+    def pin_memory(self, device: str | None = None) -> SlowToPin:
+        del device
+        time.sleep(0.03)
+        return self
 
 
 _slow = multiprocessing.Value("d", 0.0)
@@ -156,6 +175,22 @@ TRAININGS: dict[str, Training] = {
     "after a pause": Training("workers", lambda: Work(asleep(0.03)), workers=2, step=0.005, change=pause_for_a_second),
     "training gets slower": Training("training", lambda: Work(asleep(0.02)), workers=4, changed_step=0.02),
     "data gets slower": Training("workers", lambda: Work(turned), workers=2, step=0.01, change=slow_down),
+    "lock": Training("shared", lambda: Work(locked), workers=4),
+    "pin": Training(
+        "pin",
+        lambda: Work(asleep(0.002)),
+        workers=2,
+        options={"pin_memory": True, "collate_fn": SlowToPin},
+        accelerator=True,
+    ),
+    "validation within": Training(
+        "workers", lambda: Work(asleep(0.02)), validate=lambda: DataLoader(Work(asleep(0.01), length=60), monitor=None)
+    ),
+    "beside a slower loader": Training(
+        "training",
+        lambda: Work(asleep(0.002)),
+        beside=lambda: DataLoader(Work(asleep(0.03)), num_workers=1, monitor=None),
+    ),
 }
 
 
@@ -179,6 +214,8 @@ def measure(variant: str, quick: bool, name: str) -> Measures:
 
 
 def _train(training: Training) -> tuple[list[tuple[float, str]], float]:
+    if training.accelerator:
+        install()
     data = training.data()
     given: dict[str, Any] = {"batch_size": 1, "num_workers": training.workers, **training.options}
     loader: DataLoader[Any] = DataLoader(data, monitor=None, **given)
@@ -190,15 +227,19 @@ def _train(training: Training) -> tuple[list[tuple[float, str]], float]:
             said.append((time.monotonic(), loader.stats().verdict.limit))
 
     watcher = threading.Thread(target=look)
-    start = changed = time.monotonic()
+    start = changed = validated = time.monotonic()
     calm = training.change is None and training.changed_step is None
     step, changes, end = training.step, 0 if calm else 1, start + SECONDS
     watcher.start()
     try:
         while time.monotonic() < end:
-            for _ in loader:
+            for _ in _beside(loader, training):
                 time.sleep(step)
                 now = time.monotonic()
+                if training.validate is not None and now - validated > 1.0:
+                    for _ in training.validate():
+                        time.sleep(step)
+                    validated = now = time.monotonic()
                 if changes and now - start > 5.0:
                     changes, step = 0, training.changed_step or step
                     if training.change is not None:
@@ -214,3 +255,12 @@ def _train(training: Training) -> tuple[list[tuple[float, str]], float]:
         watcher.join()
         loader.close()
     return [(at, limit) for at, limit in said if at < end], changed
+
+
+def _beside(loader: DataLoader[Any], training: Training) -> Iterator[Any]:
+    """Its batches; with another loader beside it, one of that with each of them."""
+    if training.beside is None:
+        yield from loader
+    else:
+        for batch, _ in zip(loader, training.beside(), strict=False):
+            yield batch

@@ -62,8 +62,9 @@ def test_samples_are_made_once(decoded: Decoded, method: str | None) -> None:
     dataset = cached(decoded, memory="1 MB")
     plain = [torch.stack([torch.full((3, 4), i) for i in range(first, first + 4)]) for first in range(0, LENGTH, 4)]
     with DataLoader(
-        dataset, 4, num_workers=2 if method else 0, multiprocessing_context=method, persistent_workers=method == "fork"
-    ) as loader:
+        dataset, 4, num_workers=2 if method else 0, multiprocessing_context=method, persistent_workers=method == "fork",
+        prefetch_epochs=False,
+    ) as loader:  # fmt: skip
         for epoch in range(3):
             if epoch == 2 and method:
                 loader.resize(4)

@@ -22,7 +22,7 @@ from tests.loader.demo.conftest import BODY
 from tests.loader.support import Scripts, wait_until
 from tests.patience import PATIENCE
 
-LINK = re.compile(r"Penstock is at (http://127\.0\.0\.1:\d+)/#once=(\S+)\r?\n")
+LINK = re.compile(r"Penstock is at (http://127\.0\.0\.1:\d+)/#once=([^&\s]+)(?:&loader=\S+)?\r?\n")
 
 
 class Terminal:
@@ -93,6 +93,7 @@ def test_it_says_where_to_look_and_how_it_goes_and_ctrl_c_ends_all_of_it(termina
     url, once = terminal.read_until(LINK.pattern).groups()
     with httpx.Client(base_url=url) as client:
         assert client.post("/api/session", json={"once": once}).status_code == 200, "the link signs in"
+    assert "&loader=demo%3A0%3Atrain" in terminal.said, "and opens the page of its loader"
     terminal.read_until(r"\r +\d+\.\d batches/s, waiting for data +\d+%, 2 workers, epoch 0\x1b\[K\r")
     terminal.press(b"\x03")
     assert terminal.wait() == 0

@@ -47,7 +47,7 @@ def test_both_ranks_wait_for_the_dashboard_and_a_resize_reaches_both(tmp_path: P
         wait_until(lambda: [row["batch"] > 12 for row in run.rows()] == [True, True], "both in one run")
 
         def straggles() -> bool:
-            waits = {row["identity"]["rank"]: 1 - row["rates"][3] for row in run.rows()}
+            waits = {row["identity"]["rank"]: 1 - row["rates"]["compute"] for row in run.rows()}
             return bool(waits[1] > waits[0])
 
         wait_until(straggles, "the straggler to be the one that waits for data")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from penstock.insight.judge import Judge
@@ -88,6 +88,10 @@ def test_too_little_is_said_to_be_too_little() -> None:
 
 
 @given(st.integers(0, 2**32), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@example(0, 0.060546875, 0.0)  # at the edge from which on data is named after training was
+@example(0, 0.04, 0.0)  # and the other way round
+@example(0, 0.5, 0.82)
+@example(0, 0.5, 0.78)
 def test_a_steady_load_gets_one_verdict(seed: int, waiting: float, busy: float) -> None:
     """However near it is to the edge between two: noise does not make it change its mind back and forth."""
     noise, flow, judge = random.Random(seed), Flow(), Judge(CONFIG)
@@ -346,3 +350,33 @@ def test_a_training_that_died_of_an_error_is_never_called_finished() -> None:
         verdict = judge.verdict(presence)
         assert (verdict.tone, verdict.verdict, verdict.limit) == ("bad", "Died of an error.", "failure")
         assert "ValueError: the loss is not finite" in verdict.sentence
+
+
+@pytest.mark.parametrize("load", [{"starvation": 0.5}, {"busy": 0.3}])
+def test_time_in_another_loader_changes_nothing(load: dict[str, float]) -> None:
+    """A validation loop every few seconds: the clock stands still, and the verdict stays what it was."""
+    flow, judge = Flow(), Judge(CONFIG)
+    said = heard(judge, flow.run(4, **load))  # type: ignore[arg-type]
+    for _ in range(4):
+        for _ in range(20):
+            flow.at += 0.2
+            said += heard(judge, [flow.snapshot()])
+        said += heard(judge, flow.run(3, **load))  # type: ignore[arg-type]
+    assert len(limits(said)) == 1
+    assert all(each.verdict != "Measuring." for each in said[10:])
+    assert said[-1].waiting == pytest.approx(load.get("starvation", 0.0), abs=0.02)
+
+
+def test_the_last_epoch_is_told_as_a_whole() -> None:
+    """Its drained end is not what it was like."""
+    flow, judge = Flow(length=1000), Judge(CONFIG)
+    heard(judge, flow.run(10, starvation=0.4, rate=90))
+    flow.length = int(flow.batch)
+    heard(judge, flow.run(2, busy=0.0, rate=0.0, queues=Queues()))
+    flow.state = "closed"
+    heard(judge, [flow.snapshot()])
+    found = judge.last_epoch()
+    assert found.starvation == pytest.approx(4 / 12, abs=0.01)
+    assert found.batches == pytest.approx(900 / 12, rel=0.05)
+    assert found.busy == pytest.approx(4, rel=0.1), "of the time in which there was something to do"
+    assert Judge(CONFIG).last_epoch() == Rates()

@@ -51,6 +51,16 @@ def test_a_resize_that_helps_has_its_prediction_and_its_measurement() -> None:
     assert "about 98 predicted" in receipt.text
 
 
+def test_a_second_before_the_change_is_enough_to_compare_with_and_a_moment_is_not() -> None:
+    for seconds, brought in ((1.6, "worse"), (0.6, "unknown")):
+        loader = Loader()
+        loader.run(seconds, 80, 2)
+        loader.resize(2, 6, 240)
+        (receipt,) = loader.run(60, 10, 6)
+        assert receipt.brought == brought
+        assert (receipt.measured_before is None) == (brought == "unknown")
+
+
 def test_one_that_made_things_worse_is_said_to_have() -> None:
     loader = Loader()
     loader.run(20, 22, 2)
@@ -93,7 +103,7 @@ def test_of_two_changes_the_second_is_measured_against_what_was_before_both() ->
 
 def test_nothing_is_said_of_what_was_before_if_too_little_was_seen() -> None:
     loader = Loader()
-    loader.run(1, 50, 4)
+    loader.run(0.6, 50, 4)
     loader.resize(4, 8)
     (receipt,) = loader.run(30, 100, 8)
     assert receipt.measured_before is None

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.insight.channels import company, find_channels
 from penstock.insight.load import summarize
-from penstock.insight.recording import Made, Recording, Turn
+from penstock.insight.recording import Glance, Made, Recording, Turn
 from penstock.insight.replay import predict, predict_range, why_not, worth_asking
 from penstock.protocol import Load
+
+from tests.recorded.loads import recorded_loads
 
 
 def recorded(
@@ -77,7 +79,7 @@ def test_a_limit_that_was_seen_when_workers_came_one_by_one_holds_for_more_of_th
     assert find_channels(made, company(made)) == pytest.approx(4.0, rel=0.25)
     seen = load(recording, 8)
     assert predict(seen, 16).batches == pytest.approx(predict(seen, 8).batches, rel=0.05)
-    assert predict(seen, 2).batches == pytest.approx(2 / 0.022, rel=0.3)
+    assert predict(seen, 2).batches == pytest.approx(2 / 0.022, rel=0.2)
 
 
 @pytest.mark.parametrize("ramp", [0, 10])
@@ -151,3 +153,53 @@ def test_numbers_worth_asking_are_from_half_to_four_times_as_many(now: int, most
 def test_a_range_is_what_its_parts_are() -> None:
     seen = load(recorded(2), 2)
     assert predict_range(seen, [1, 3]) == [predict(seen, 1), predict(seen, 3)]
+
+
+def test_what_real_trainings_then_did_was_predicted() -> None:
+    """The figures of the benchmark, over recordings of its trainings: of what was seen before any resize."""
+    errors, inside = [], []
+    for recorded_load in recorded_loads().values():
+        seen = summarize(recorded_load.before.recording(), **recorded_load.before.more)
+        for prediction in predict_range(seen, recorded_load.measured):
+            measured = recorded_load.measured[prediction.workers]
+            errors.append(abs(prediction.batches / measured - 1))
+            inside.append(prediction.low <= measured <= prediction.high)
+    errors.sort()
+    assert len(errors) >= 32
+    assert errors[len(errors) // 2] < 0.05
+    assert errors[int(0.95 * (len(errors) - 1))] < 0.15
+    assert 0.85 <= sum(inside) / len(inside) <= 0.95, "an interval that is always right says too little"
+
+
+def test_after_a_resize_what_was_measured_counts() -> None:
+    for name, recorded_load in recorded_loads().items():
+        seen = summarize(recorded_load.after.recording(), **recorded_load.after.more)
+        known = {workers for workers, _, _ in seen.measured}
+        assert known, name
+        for prediction in predict_range(seen, sorted(known & recorded_load.measured.keys())):
+            assert prediction.batches == pytest.approx(recorded_load.measured[prediction.workers], rel=0.12), name
+            assert prediction.low <= recorded_load.measured[prediction.workers] <= prediction.high, name
+
+
+def test_a_lock_that_is_never_free_lets_no_more_through() -> None:
+    recording = recorded(4, 800)
+    for number in range(100):
+        recording.glance(Glance(0.05 * number, 4, True, 6 * number, 6 * number, looked=4, locked=2, asleep=2))
+    seen = load(recording, 4)
+    assert seen.crowded == 1.0
+    assert seen.most == pytest.approx(120, rel=0.05)
+    assert predict(seen, 16).batches == pytest.approx(120, rel=0.05)
+    assert predict(seen, 16).high < 150
+
+
+def test_what_may_have_a_limit_that_nobody_has_seen_makes_the_interval_wide() -> None:
+    recording = recorded(4, 800)
+    for number in range(100):
+        recording.glance(Glance(0.05 * number, 4, True, 9 * number, 9 * number, looked=4, other=4))
+    unsure = predict(load(recording, 4), 16)
+    assert unsure.low < 1.2 * 4 / 0.022 < 0.8 * 16 / 0.022 < unsure.high
+    asleep = recorded(4, 800)
+    for glance in recording.glances:
+        asleep.glance(glance._replace(asleep=4, other=0))
+    sure = predict(load(asleep, 4), 16)
+    assert sure.low > 0.8 * sure.batches

@@ -54,6 +54,16 @@ def test_batches_that_are_all_alike_share_evenly(time: float, workers: int, shar
         assert outcome.batches == pytest.approx(min(workers, share) / time, rel=0.1)
 
 
+def test_workers_that_compute_for_a_moment_at_times_wait_beside_a_free_processor() -> None:
+    """As many as there are processors never do; nor do those that always run."""
+    moments, always = [Work(0.003, 0.002)], [Work(0.0, 0.005)]
+    for workers, work, apart in ((2, moments, 0.01), (8, always, 0.01)):
+        many = simulate(Pool(workers, processors=2.0), work, NO_TIME, 400).batches
+        assert many == pytest.approx(min(workers / mean(work), 2.0 / work[0].processor), rel=apart)
+    busy = simulate(Pool(4, processors=2.0), moments, NO_TIME, 400).batches
+    assert busy < 0.98 * 4 / mean(moments)
+
+
 @given(works, st.integers(1, 8))
 def test_more_workers_never_make_less_where_nothing_is_shared(work: list[Work], workers: int) -> None:
     batches = 60 * len(work)

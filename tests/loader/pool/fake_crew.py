@@ -87,7 +87,7 @@ class FakeWorker(Worker):
         if not self.up or self.at is not None or self.order != Order.RUN or not self.given:
             return
         each = self.given.popleft()
-        if each.epoch != self.crew.epoch or each.number < self.skip_below:
+        if each.epoch < self.crew.epoch or each.number < self.skip_below:
             if not each.adopted:
                 self._skip()
             return
@@ -115,6 +115,7 @@ class FakeWorker(Worker):
                 self.positions[each.shard] = position + 1
                 value = (each.shard, position)
                 batch = made(each.batch, value, nbytes, shard=each.shard, state=position + 1, epoch=each.epoch)
+        self.crew.payloads.append(batch.payload)
         self.crew.inbox.put(Arrived(self, [batch]))
 
     def _skip(self) -> None:
@@ -129,6 +130,8 @@ class FakeCrew(Crew):
         """`lengths`: of the shards."""
         self.inbox, self.schedule, self.lengths = inbox, schedule, lengths or []
         self.workers: list[FakeWorker] = []
+        self.payloads: list[Any] = []
+        """Of all batches that were made."""
         self.epoch = -1
         self.alive = False
         self.ended = False

@@ -46,7 +46,7 @@ def test_messages_arrive_whole_and_in_order(messages: list[Any]) -> None:
         left.flush()
         received += right.receive_ready()
     assert received == messages
-    assert not left.has_outgoing()
+    assert not left.outgoing
     left.close()
     right.close()
 

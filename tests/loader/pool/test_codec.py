@@ -188,6 +188,29 @@ def test_memory_given_out_for_collation_is_what_arrives() -> None:
     )
 
 
+def test_the_first_batch_is_made_in_its_slot_and_so_is_one_for_which_no_slot_is_free() -> None:
+    way = Way()
+    assert way.encoder.allocate((50_000,), torch.float32) is None, "memory of a batch for what a sample is made of"
+    kept = []
+    for number in range(3):
+        assert way.encoder.prepare() is (number == 0), "nothing is known of the size, or no slot is free"
+        way.encoder.prepare(make=True)
+        made = way.encoder.allocate((50_000,), torch.float32)
+        beside = way.encoder.allocate((500,), torch.float32)
+        assert made is not None and beside is not None
+        made.fill_(number), beside.fill_(-number)
+        encoded = way.encoder.encode([made, beside])
+        assert encoded.slot == number
+        assert [made.data_ptr(), beside.data_ptr()] == [
+            way.store._slots[number].address + offset for offset, _ in encoded.buffers
+        ], "copied"
+        kept.append(encoded)
+    for number, encoded in enumerate(kept):
+        large, small = decode(encoded.structure, encoded.buffers, way.store._slots[number].buffer)
+        assert (large == number).all() and (small == -number).all()
+    way.store.announced()
+
+
 def test_a_slot_that_is_not_needed_is_free_again() -> None:
     way = Way()
     way.send(torch.zeros(50_000))

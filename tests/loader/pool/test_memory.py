@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from penstock.pool import memory
-from penstock.pool.memory import SOURCES, Mapping, create_segment
+from penstock.pool.memory import SOURCES, Mapping, create_segment, take
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
@@ -29,6 +29,20 @@ def test_what_one_process_writes_another_reads(
     assert ours[9_999] == b"x"
     assert ours[0] == b"\0"
     assert not [*tmp_path.iterdir(), *Path("/dev/shm").glob("penstock-*")], "a name is left"
+
+
+def test_what_is_taken_is_there_before_it_is_touched_and_no_more() -> None:
+    whole, part = 40 << 20, 9 << 20
+    descriptor = create_segment(whole)
+    take(descriptor, part)
+    assert part <= os.fstat(descriptor).st_blocks * 512 < part + (1 << 20)
+    mapping = Mapping(descriptor, whole)
+    mapping.populate(part)
+    ours = mapping.export()
+    assert ours[part - 1] == ours[whole - 1] == b"\0"
+    ours[part - 1] = ours[whole - 1] = b"x"
+    assert Mapping(descriptor, whole).export()[part - 1] == b"x"
+    os.close(descriptor)
 
 
 def test_a_way_that_is_forbidden_or_full_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class Trial:
             workers,
             16,
             retries,
-            lambda count: 3 * count,
+            3,
             None,
             lambda _: None,
             PoolObserver(self.ledger, 1, 0, 10**18),
@@ -83,8 +83,8 @@ class Trial:
     def workers(self) -> list[Any]:
         return [worker for crew in self.crews for worker in crew.workers]
 
-    def disturb(self, most_deaths: int = 6) -> None:
-        """Something happens."""
+    def disturb(self, most_deaths: int = 6, resizes: bool = True) -> None:
+        """Something happens. `resizes`: a change of the number of workers may be it."""
         what = self.schedule.choice(["work"] * 12 + ["take"] * 4 + ["resize", "hold", "go on", "die", "die", "lose"])
         workers, request = self.workers(), self.conductor.request
         if what == "work" and workers:
@@ -92,7 +92,7 @@ class Trial:
             worker.crew.let(worker)
         elif what == "take":
             self.take()
-        elif what == "resize":
+        elif what == "resize" and resizes:
             request(ChangeWorkers(self.schedule.randint(1, 5), Ticket("resize")))
         elif what == "hold":
             request(Hold(None, None))

@@ -99,6 +99,8 @@ class GoodServer:
         self._thread: threading.Thread | None = None
         self.port = port
         self._tls = tls
+        self.pace_us = 0
+        """What a welcome asks for."""
         self.start()
 
     @property
@@ -149,7 +151,7 @@ class GoodServer:
             hello = _decode(connection.recv())
             assert isinstance(hello, Hello)
             heard = self.loaders.setdefault(hello.identity.incarnation, Heard(hello))
-            connection.send(msgspec.msgpack.encode(Welcome(PROTOCOL, "id", heard.last_seq)))
+            connection.send(msgspec.msgpack.encode(Welcome(PROTOCOL, "id", heard.last_seq, interval_us=self.pace_us)))
             self.greeted += 1
             self.sockets.add(connection)
             self._converse(connection, heard)

@@ -37,6 +37,7 @@ from penstock_dashboard.decoding import decode as decode_in_backend
 EVENTS: list[Any] = [
     Spans(1.0, 1.0, [Span(0, 0, 1, 2, 3, 4, 5, 6)]),
     Stall(1.0, 5, 2, 0, 7),
+    protocol.StackEvent(1.0, 3, 77, "File"),
     WorkerEvent(1.0, "born", 0, 1),
     EpochEvent(1.0, "started", 0),
     protocol.CommandEvent(1.0, "resize", "applied"),
@@ -50,7 +51,9 @@ EVENTS: list[Any] = [
     ),
     protocol.TuningEvent(1.0, "try", 4, 2, "training waits", 12.5, 7.0),
     protocol.Receipt(1.0, 2, 4, 9.5, 0.01, 100),
+    protocol.Note(1.0, "lr drop", 2, 40),
     protocol.ErrorEvent(1.0, "dataset", "ValueError"),
+    protocol.QuarantineEvent(1.0, [protocol.Quarantined("7", "dataset", "OSError: corrupt")]),
 ]
 UPWARDS: list[Any] = [
     Hello(protocol.PROTOCOL, Identity("run", "train"), Config(dataset="D")),
@@ -66,11 +69,13 @@ ORDERS: list[Any] = [
     protocol.Resume(),
     protocol.TakeProfile(5.0),
     protocol.Auto(True),
+    protocol.ShowStack(3),
 ]
 DOWNWARDS: list[Any] = [
     Welcome(protocol.PROTOCOL, "run:0:train", 7),
     Ack(3),
     Refused("no"),
+    protocol.Pace(1_000_000),
     *(Command("c", order, "somebody") for order in ORDERS),
 ]
 
@@ -129,6 +134,7 @@ def test_fields_that_an_older_side_does_not_send_have_defaults() -> None:
         "welcome": {"protocol", "loader"},
         "ack": {"seq"},
         "refused": {"reason"},
+        "pace": {"interval_us"},
     }
     for message in (*get_args(ToBackend), *get_args(ToLoader)):
         info = msgspec.structs.fields(message)
@@ -205,10 +211,11 @@ def aged(hours: float) -> Snapshot:
         pin=protocol.PinStage("accelerator", batches, us * 1000, us // 9),
         cost=protocol.SampleCost(batches, 5000, 9000, 12_000, 2_000_000, "1234567"), workers=workers, digest="d" * 32,
         processors=protocol.Processors(7.5, us // 1000, us // 1500),
+        glances=protocol.Glances(*[int(hours * 14_400 * each) for each in (1, 0.5, 8, 2, 3, 1)]),
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("hours", "most"), [(0.01, 1450), (1, 1620), (12, 1710), (168, 1950)])
+@pytest.mark.parametrize(("hours", "most"), [(0.01, 1480), (1, 1660), (12, 1750), (168, 1990)])
 def test_a_snapshot_of_16_workers_is_small(hours: float, most: int) -> None:
     """Below 2 KB for a week of the same processes."""
     assert len(msgspec.msgpack.encode(aged(hours))) + 8 <= most  # with the head of a websocket frame

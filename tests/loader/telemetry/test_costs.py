@@ -73,8 +73,8 @@ def test_batches_loaded_inline_are_counted_and_keep_their_names(batches: list[li
     assert found.count == len(names)
     assert found.max_us == names[found.max_index] // 1000 == max(names.values()) // 1000
     ranked = costs.slowest.recorded()
-    assert [us for _, us in ranked] == [each // 1000 for each in sorted(names.values(), reverse=True)[:record]]
-    assert all(names[index] // 1000 == us for index, us in ranked)
+    assert [each.us for each in ranked] == [each // 1000 for each in sorted(names.values(), reverse=True)[:record]]
+    assert all(names[each.index] // 1000 == each.us for each in ranked)
 
 
 @given(st.lists(st.integers(0, 1000), max_size=100), st.integers(1, 10))
@@ -83,8 +83,8 @@ def test_the_slowest_are_the_slowest(durations: list[int], most: int) -> None:
     for position, duration in enumerate(durations):
         slowest.add(duration * 1000, str(position))
     ranked = slowest.ranked()
-    assert [us for _, us in ranked] == sorted(durations, reverse=True)[:most]
-    assert all(durations[int(index)] == us for index, us in ranked)
+    assert [each.us for each in ranked] == sorted(durations, reverse=True)[:most]
+    assert all(durations[int(each.index)] == each.us for each in ranked)
 
 
 class Waits(Dataset[Any]):
@@ -125,12 +125,12 @@ def test_the_slowest_samples_of_an_epoch_are_named(workers: int) -> None:
     made = DataLoader(Waits(milliseconds(2)), batch_size=4, shuffle=True, num_workers=workers, record_samples=3)
     list(made)
     stats = made.stats()
-    found = {int(index): us for index, us in stats.slowest}
+    found = {int(sample.index): sample.us for sample in stats.slowest}
     assert found.keys() == SLOW.keys()
     assert all(found[index] == SLOW[index] * 1000 for index in found)
     assert list(found.values()) == sorted(found.values(), reverse=True)
     assert stats.cost.count == 40
-    assert (stats.cost.max_index, stats.cost.max_us) == stats.slowest[0]
+    assert (stats.cost.max_index, stats.cost.max_us) == (stats.slowest[0].index, stats.slowest[0].us)
     assert stats.cost.p50_us == pytest.approx(2_000, rel=0.06)
     assert stats.cost.p99_us == pytest.approx(200_000, rel=0.06)
     made.close()
@@ -150,13 +150,13 @@ def test_they_are_those_of_one_epoch(persistent: bool) -> None:
     dataset = Waits(milliseconds(1))
     made = DataLoader(
         dataset, batch_size=4, sampler=range(32), num_workers=2, persistent_workers=persistent, record_samples=3,
-        refresh="never",
+        refresh="never", prefetch_epochs=False,
     )  # fmt: skip
     list(made)
-    assert {index for index, _ in made.stats().slowest} == {"5", "17", "30"}
+    assert {sample.index for sample in made.stats().slowest} == {"5", "17", "30"}
     dataset.milliseconds[5], dataset.milliseconds[6] = 1.0, 100.0
     list(made)
-    again = {index for index, _ in made.stats().slowest}
+    again = {sample.index for sample in made.stats().slowest}
     # A persistent worker has its copy of the dataset as it was.
     assert again == {"5" if persistent else "6", "17", "30"}
     assert made.stats().cost.count == 32, "not 64"
@@ -215,7 +215,7 @@ def test_samples_of_a_stream_are_named_by_their_place_in_the_shard(workers: int)
     list(made)
     stats = made.stats()
     assert stats.cost.count == 12
-    assert stats.slowest[0] == ("7 of shard 0", 120_000)
+    assert (stats.slowest[0].index, stats.slowest[0].us) == ("7 of shard 0", 120_000)
     made.close()
 
 
@@ -224,7 +224,7 @@ def test_without_batches_every_sample_counts(workers: int) -> None:
     made = DataLoader(Waits(milliseconds(1)), batch_size=None, num_workers=workers, record_samples=1)
     list(made)
     assert made.stats().cost.count == 40
-    assert made.stats().slowest[0][0] == "5"
+    assert made.stats().slowest[0].index == "5"
     made.close()
 
 
@@ -238,7 +238,7 @@ class CountedWaits(Counting):
 
 def test_a_worker_that_left_is_counted_once(tmp_path: Path) -> None:
     dataset = CountedWaits(tmp_path, 120)
-    made = DataLoader(dataset, batch_size=2, num_workers=4, persistent_workers=True)
+    made = DataLoader(dataset, batch_size=2, num_workers=4, persistent_workers=True, prefetch_epochs=False)
     for epoch in range(3):
         before = len(dataset.fetched())
         for number, _ in enumerate(made):
@@ -252,7 +252,7 @@ def test_a_worker_that_left_is_counted_once(tmp_path: Path) -> None:
 def test_keys_that_are_strings_are_named_whole() -> None:
     made = DataLoader(Fruit(), batch_size=None, sampler=["apple", "banana"], num_workers=1, record_samples=1)
     list(made)
-    assert made.stats().slowest[0][0] == "banana"
+    assert made.stats().slowest[0].index == "banana"
     made.close()
 
 
@@ -273,12 +273,12 @@ def test_loading_inline_they_are_there_during_the_epoch_and_of_that_epoch() -> N
         iterator = iter(made)
         next(iterator)
         assert made.stats().cost.count == 1, epoch
-        assert [index for index, _ in made.stats().slowest] == ["0"]
+        assert [sample.index for sample in made.stats().slowest] == ["0"]
         next(iterator)
         next(iterator)
         del iterator
         assert made.stats().cost.count == 3, "an epoch left early is one, too"
-        assert made.stats().slowest[0][0] == made.stats().cost.max_index == "1"
+        assert made.stats().slowest[0].index == made.stats().cost.max_index == "1"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -291,7 +291,7 @@ def test_samples_of_a_subset_are_told_apart(workers: int, times: int) -> None:
     made = DataLoader(Subset(dataset, range(17, 57)), batch_size=8, num_workers=workers, record_samples=1)
     assert [batch.tolist() for batch in made] == [list(range(first, first + 8)) for first in range(17, 57, 8)]
     stats = made.stats()
-    assert stats.slowest[0] == ("23", 150_000)
+    assert (stats.slowest[0].index, stats.slowest[0].us) == ("23", 150_000)
     assert stats.cost.p50_us == pytest.approx(2_000, rel=0.06)
     made.close()
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
+from penstock import DataLoader
 from penstock.protocol import ErrorEvent, Errors, Snapshot
 from penstock.telemetry import errors
 from penstock.telemetry.errors import ErrorLog
@@ -154,7 +155,11 @@ if __name__ == "__main__":
     [
         ("Samples", "raise ValueError('the loss is not finite')", "", "failed", "training"),
         ("Fragile", "pass", "", "failed", "dataset"),
-        ("Samples", "sys.exit(1)", "", "finished", ""),
+        ("Samples", "sys.exit(1)", "", "failed", "training"),
+        ("Samples", "sys.exit('no data')", "", "failed", "training"),
+        ("Samples", "pass", "sys.exit(3)", "failed", "training"),
+        ("Samples", "pass", "sys.exit(0)", "finished", ""),
+        ("Samples", "exec('try: sys.exit(1)\\nexcept SystemExit: pass')", "", "finished", ""),
         ("Samples", "pass", "", "finished", ""),
         ("Samples", "pass", "raise KeyError('after the epoch')", "failed", "training"),
     ],
@@ -174,6 +179,23 @@ def test_how_a_training_ended_is_in_its_last_snapshot(
         return
     assert last.errors is not UNSET and last.errors.fatal
     assert (last.errors.count, last.errors.where, told[-1].where, told[-1].fatal) == (1, where, where, True)
+
+
+def ranked(rank: int, address: str) -> None:
+    for _ in DataLoader(Samples("int", 8), num_workers=0, monitor=address, name="train"):
+        raise ValueError(f"rank {rank} has no data")
+
+
+def test_a_crash_under_spawn_does_not_count_as_finished(server: GoodServer) -> None:
+    """torch's `spawn` catches what the function raises, and ends the process by `sys.exit`."""
+    call = "torch.multiprocessing.spawn(ranked, (sys.argv[1],), nprocs=1)"
+    text = f"import sys, torch.multiprocessing\nfrom {__name__} import ranked\nif __name__ == '__main__': {call}"
+    script = [sys.executable, "-c", text, f"{server.url}#token={TOKEN}"]
+    ended = subprocess.run(script, cwd=ROOT, timeout=PATIENCE, capture_output=True, check=False, text=True)
+    assert "rank 0 has no data" in ended.stderr
+    last: Snapshot = server.only.snapshots[-1]
+    assert last.state == "failed" and last.errors is not UNSET and last.errors.fatal
+    assert last.errors.text == "ValueError: rank 0 has no data"
 
 
 # -- the log itself -----------------------------------------------------------------------------------------

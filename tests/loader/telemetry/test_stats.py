@@ -149,7 +149,9 @@ def test_workers_show_what_they_are() -> None:
 
 
 def test_what_workers_made_is_what_training_gets() -> None:
-    made = DataLoader(Samples("big", length=50), batch_size=4, num_workers=2, persistent_workers=True)
+    made = DataLoader(
+        Samples("big", length=50), batch_size=4, num_workers=2, persistent_workers=True, prefetch_epochs=False
+    )
     list(made)
     stats = made.stats()
     assert sum(worker.batches for worker in stats.workers) == stats.batches == 13
@@ -428,7 +430,9 @@ def test_an_epoch_that_goes_on_counts_from_where_it_was() -> None:
 
 
 def test_slots_are_free_when_nobody_looks_at_them() -> None:
-    made = DataLoader(Samples("big", length=40), batch_size=8, num_workers=2, persistent_workers=True)
+    made = DataLoader(
+        Samples("big", length=40), batch_size=8, num_workers=2, persistent_workers=True, prefetch_epochs=False
+    )
     kept: list[Any] = []
     for batch in made:
         if len(kept) < 2:

@@ -148,7 +148,7 @@ def test_any_index_can_be_published(key: str, workers: int, server: GoodServer) 
     until(lambda: server.only.said_goodbye)
     last = server.only.snapshots[-1]
     assert last.batches == 3
-    assert last.slowest[0][0] == last.cost.max_index != ""
+    assert last.slowest[0].index == last.cost.max_index != ""
 
 
 class Objects(Samples):
@@ -160,7 +160,7 @@ class Objects(Samples):
 def test_an_index_that_cannot_be_printed_ends_nothing(workers: int) -> None:
     made = DataLoader(Objects(), sampler=[Unprintable()] * 3, num_workers=workers, record_samples=2)
     assert len(list(made)) == 3
-    assert made.stats().slowest[0][0] == "a Unprintable"
+    assert made.stats().slowest[0].index == "a Unprintable"
     made.close()
 
 

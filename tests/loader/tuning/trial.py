@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
+from penstock.insight import offer
+from penstock.insight.load import summarize
 from penstock.tuning.tuner import Step, Tuner
 
 from .loads import LOADS, Load
-from .world import World
+from .world import Rank, World
 
 LOOK = 0.25
 """Seconds between two readings."""
@@ -46,9 +48,11 @@ class Course:
 def tuned(load: Load, until: float, seed: int = 0) -> Course:
     """Simulate a loader with a tuner."""
     world = load.world(load.start, seed)
-    rank, tuner, course = world.ranks[0], Tuner(load.start, load.most), Course()
+    rank, course = world.ranks[0], Course()
+    tuner = Tuner(load.start, load.most, seed=functools.partial(by_replay, world, rank, load.most))
     while world.now < until:
         world.run(world.now + LOOK)
+        world.glance(rank)
         step = tuner.observe(world.reading(rank))
         if step is not None:
             course.steps.append((world.now, step))
@@ -56,6 +60,22 @@ def tuned(load: Load, until: float, seed: int = 0) -> Course:
                 world.resize(rank, step.workers)
         note(course, world)
     return course
+
+
+def by_replay(world: World, rank: Rank, most: int, since: float) -> tuple[int, float] | None:
+    """What replay would choose, as the thread that tunes a loader asks it."""
+    cpu = world.stations.get("cpu")
+    recorded = summarize(
+        rank.recording.since(since),
+        at=world.now,
+        workers=rank.target,
+        allowed=0.0 if cpu is None else cpu.places,
+        others=0.0 if cpu is None else cpu.foreign,
+        training=0.0,
+        prefetch_factor=rank.depth,
+    )
+    found = offer.best(recorded, most)
+    return None if found is None else (found.workers, found.batches)
 
 
 def note(course: Course, world: World, rank: int = 0) -> None:

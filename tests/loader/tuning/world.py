@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from penstock.insight.recording import Glance, Made, Recording, Turn
 from penstock.tuning.reading import Reading
 
 STARTING = 0.1
@@ -61,6 +62,8 @@ class _Worker:
     began: float = 0.0
     stages: list[tuple[str, float]] = field(default_factory=list)
     arrived: float = 0.0
+    processor: float = 0.0
+    queued: float = 0.0
     leaving: bool = False
 
 
@@ -93,6 +96,10 @@ class Rank:
         self.ready = False
         """It has its batch and waits for the other ranks."""
         self.computing_since = 0.0
+        self.recording = Recording()
+        """What replay would be told of it."""
+        self.inside = 0.0
+        """How long training waited for the batch that it has."""
 
     def busy(self, now: float) -> float:
         return self._busy + sum(now - worker.began for worker in self.workers if worker.batch >= 0)
@@ -144,6 +151,17 @@ class World:
             else:
                 self._pass_on(self.stations[name])
         self.now = until
+
+    def glance(self, rank: Rank) -> None:
+        """Look at what the workers of a rank wait for, as the conductor does: for a lock, asleep, for storage."""
+        waits = {"lock": 0, "sleep": 0, "disk": 0}
+        for name in waits.keys() & self.stations.keys():
+            waits[name] = sum(worker.rank is rank for _, _, worker in self.stations[name].there)
+        lock = self.stations.get("lock")
+        locked = 0 if lock is None else max(waits["lock"] - int(lock.places), 0)
+        ours = sum(worker.batch >= 0 for worker in rank.workers)
+        seen = (ours, locked, waits["sleep"], waits["disk"])
+        rank.recording.glance(Glance(self.now, rank.present(), True, rank.made, rank.batches, *seen))
 
     def reading(self, rank: Rank, others: float = 0.0) -> Reading:
         now = self.now
@@ -211,11 +229,16 @@ class World:
         if name.startswith("cpu"):
             rank.processor += seconds
             rank.queued += self.now - worker.arrived - seconds
+            worker.processor += seconds
+            worker.queued += self.now - worker.arrived - seconds
         if worker.stages:
             self._enter(worker)
             return
         rank._busy += self.now - worker.began
         rank.made += 1
+        wall = self.now - worker.began
+        rank.recording.made.append(Made(worker.began, wall, worker.processor, worker.queued, 1, id(worker)))
+        worker.processor = worker.queued = 0.0
         rank.finished.add(worker.batch)
         worker.batch = -1
         self._serve(rank)
@@ -228,6 +251,7 @@ class World:
             return
         rank.finished.remove(rank.batches)
         rank.waiting += self.now - rank.asked_at
+        rank.inside = self.now - rank.asked_at
         rank.batches += 1
         rank.ready = True
         rank.computing_since = self.now
@@ -243,5 +267,6 @@ class World:
 
     def _ask(self, rank: Rank) -> None:
         rank.compute += self.now - rank.computing_since
+        rank.recording.turns.append(Turn(rank.inside, self.now - rank.computing_since))
         rank.asked_at = self.now
         self._serve(rank)

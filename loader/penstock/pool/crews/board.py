@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Callable
 from typing import get_args
 
 from ...costs import COST_BUCKETS
@@ -28,7 +29,7 @@ class Word:
     CONTROL = 0
     """An `Order`; written by the conductor."""
     EPOCH = 1
-    """Tasks of other epochs are to be skipped; written by the conductor."""
+    """Tasks of earlier epochs are to be skipped; written by the conductor."""
     STATE = 2
     SINCE = 3
     """When the state began, ns of the monotonic clock."""
@@ -105,14 +106,23 @@ class Board:
         row[Word.SINCE] = time.monotonic_ns()
 
 
+def local_row() -> memoryview:
+    """A row for a worker of this process, on no board."""
+    row = memoryview(bytearray(ROW * 8)).cast("q")
+    row[Word.BATCH] = -1
+    row[Word.SINCE] = time.monotonic_ns()
+    return row
+
+
 class Recorder:
     """What a worker writes on its row: one call at each seam of a batch's way through it."""
 
-    def __init__(self, row: memoryview) -> None:
+    def __init__(self, row: memoryview, processor_ns: Callable[[], int] = time.process_time_ns) -> None:
+        """`processor_ns` tells the processor time of whoever makes the batches."""
         self._row = row
         self._before = -1
         """The batch before the one under way."""
-        self.effort = Effort()
+        self.effort = Effort(processor_ns)
         """What the batch made last took of processors."""
         self.costs = row[Word.COST :]
         """Counts of sample times."""
@@ -141,7 +151,8 @@ class Recorder:
     def start(self, batch: int) -> None:
         """A task was taken up."""
         self.started = self._enter(FETCHING)
-        self.effort.start(self.started)
+        if self.started >= self.effort.due:
+            self.effort.start()
         self.fetched = self.collated = -1
         row = self._row
         self._before = row[Word.BATCH]
@@ -167,12 +178,16 @@ class Recorder:
         row[Word.SAMPLES] += samples
         row[Word.BYTES] += nbytes
         sent = self._sent()
-        self.effort.end(sent)
+        if self.effort.under_way:
+            self.effort.end(sent)
+        else:
+            self.effort.processor = self.effort.queued = -1
         return sent
 
     def no_batch(self) -> int:
         """The task was for a batch that does not exist: its shard has ended. Returns the moment."""
         self._row[Word.BATCH] = self._before
+        self.effort.processor = self.effort.queued = -1
         return self._sent()
 
     def _sent(self) -> int:

@@ -49,7 +49,8 @@ class Channel:
         self.descriptors: deque[int] = deque()
         """Descriptors that arrived and have not been taken."""
         self._incoming = bytearray()
-        self._outgoing: deque[tuple[memoryview, list[int]]] = deque()
+        self.outgoing: deque[tuple[memoryview, list[int]]] = deque()
+        """What the socket did not take yet, with its descriptors."""
         self._unconfirmed: deque[list[int]] = deque()
         """Descriptors that were sent and, as far as we know, have not arrived."""
         self._buffer = bytearray(_CHUNK)
@@ -65,7 +66,7 @@ class Channel:
     def send_pickled(self, payload: bytes, descriptors: list[int] | None = None) -> None:
         frame = memoryview(_HEADER.pack(len(payload)) + payload)
         if not self._blocking:
-            self._outgoing.append((frame, [os.dup(each) for each in descriptors or ()]))
+            self.outgoing.append((frame, [os.dup(each) for each in descriptors or ()]))
             self.flush()
             return
         try:
@@ -80,14 +81,14 @@ class Channel:
     def flush(self) -> bool:
         """Send what is kept; False if the socket is full."""
         try:
-            while self._outgoing:
-                frame, descriptors = self._outgoing[0]
+            while self.outgoing:
+                frame, descriptors = self.outgoing[0]
                 sent = self.socket.sendmsg([frame], [_rights(descriptors)] if descriptors else [])
                 # Off the list before they are closed: a fork at this moment closes in the child what is listed.
                 if sent < len(frame):
-                    self._outgoing[0] = (frame[sent:], [])
+                    self.outgoing[0] = (frame[sent:], [])
                 else:
-                    self._outgoing.popleft()
+                    self.outgoing.popleft()
                 if _ACKNOWLEDGE and descriptors:
                     self._unconfirmed.append(descriptors)
                 else:
@@ -97,9 +98,6 @@ class Channel:
         except OSError as error:
             raise ChannelClosedError from error
         return True
-
-    def has_outgoing(self) -> bool:
-        return bool(self._outgoing)
 
     def receive(self) -> Any:
         """Wait for one message."""
@@ -149,7 +147,7 @@ class Channel:
             _close(descriptors)
 
     def _forget_outgoing(self) -> None:
-        for _, descriptors in emptied(self._outgoing):
+        for _, descriptors in emptied(self.outgoing):
             _close(descriptors)
 
     def _read(self, flags: int) -> None:
@@ -176,7 +174,7 @@ class Channel:
                 with contextlib.suppress(OSError):  # its end is seen by reading
                     self.socket.sendall(_ARRIVED)
             else:
-                self._outgoing.append((memoryview(_ARRIVED), []))
+                self.outgoing.append((memoryview(_ARRIVED), []))
                 with contextlib.suppress(ChannelClosedError):
                     self.flush()
 

@@ -70,6 +70,8 @@ class Encoder:
         self._slot: Slot | None = None
         self._end = 0
         self._expected = 0
+        self._collating = False
+        """The samples are there: what is allocated is for the batch, and not for one of them."""
         self._sources: list[_Source] = []
         self._known: dict[Any, bytes] = {}
         self._file = io.BytesIO()
@@ -83,22 +85,29 @@ class Encoder:
             np.ndarray: _reduce_array,
         }
 
-    def prepare(self) -> bool:
-        """Get a slot for a batch of the size of the last one; False if there is none at hand."""
+    def prepare(self, make: bool = False) -> bool:
+        """Get a slot for a batch of the size of the last one; False if there is none at hand and none is to be made."""
+        self._collating = True
         if self._slot is None and self._expected > INLINE:
-            self._slot = self._slots.find(self._expected)
+            find = self._slots.acquire if make else self._slots.find
+            self._slot = find(self._expected)
             return self._slot is not None
         return True
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
         """Return a tensor inside the slot of the batch under way, or None if it should be made elsewhere."""
         slot = self._slot
-        if slot is None or dtype not in _CODES:
+        if dtype not in _CODES:
             return None
         count = 1
         for length in shape:
             count *= length
         nbytes = count * dtype.itemsize
+        if slot is None:
+            if not self._collating or nbytes <= INLINE:
+                return None
+            # The first batch: the rest of it is likely to be smaller.
+            slot = self._slot = self._slots.acquire(nbytes, nbytes >> 3)
         offset = self._end
         if count == 0 or offset + nbytes > slot.size:
             return None
@@ -143,6 +152,7 @@ class Encoder:
             self._slots.put_back(self._slot)
             self._slot = None
         self._end = 0
+        self._collating = False
         self._sources.clear()
 
     def _inline(self) -> bytes:

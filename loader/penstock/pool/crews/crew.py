@@ -14,7 +14,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...protocol import WorkerState
-from ...usage import Used
+from ...seeding import Bases
+from ...usage import Used, Waits
 
 if TYPE_CHECKING:
     from ...profiling.session import Sink
@@ -69,6 +70,8 @@ class Worker(ABC):
         self.key = key
         """Never used twice in a pool, unlike the id: what a dead worker still sends cannot be taken for another's."""
         self.id = number
+        self.host = ""
+        """The machine that it runs on; empty: this one."""
         self.pid = 0
         """Of the process that it is, or lives in; 0: it does not exist yet."""
         self.born = False
@@ -83,6 +86,8 @@ class Worker(ABC):
         """Tasks given to it and not answered."""
         self.dispatched = 0
         """Tasks given to it so far."""
+        self.void = 0
+        """So many of its next answers are to tasks that nobody wants done any more. It answers in turn."""
         self.recalled = 0
         """Tasks before this one that it had not started were taken back."""
 
@@ -133,6 +138,13 @@ class Worker(ABC):
     def used(self) -> Used:
         """Memory and processor time, as the system tells them now. Any thread may ask, once a second."""
 
+    def waits_for(self) -> Waits | None:
+        """What it waits for at this moment in the midst of a batch; None: it is at none, or that is not known.
+
+        Asked several times a second.
+        """
+        return None
+
     @abstractmethod
     def costs(self) -> list[int]:
         """The counts of its sample times since it was born; see `penstock.costs`. Any thread may ask, now and then."""
@@ -148,6 +160,10 @@ class Worker(ABC):
     def stack(self, patience: float) -> str:
         """Its Python stack, innermost call first; empty if it does not answer within so many seconds. May wait."""
 
+    def why_silent(self) -> str:
+        """Why it does not tell its stack, in a few words. Called when it did not."""
+        return "it did not answer"
+
 
 class Crew(ABC):
     """Workers of one kind, and what they are made from."""
@@ -156,10 +172,11 @@ class Crew(ABC):
     """What is said to have been lost when the whole crew is."""
 
     @abstractmethod
-    def revive(self, recipe: Recipe) -> None:
+    def revive(self, recipe: Recipe) -> object:
         """Start what workers are made from: at first, and after a `CrewLost`. May wait.
 
-        Called by the iterating thread, which alone may fork or pickle. What is kept of the recipe must be weak.
+        Called by the iterating thread, which alone may fork or pickle. The crew must not lead to the recipe, but what
+        it returns may: only the pool refers to that.
         """
 
     @abstractmethod
@@ -171,7 +188,19 @@ class Crew(ABC):
 
     @abstractmethod
     def begin_epoch(self, number: int, shared_seed: int | None) -> None:
-        """Tasks of other epochs are to be skipped from now on. `shared_seed` is for DataPipes."""
+        """Tasks of earlier epochs are to be skipped from now on. `shared_seed` is for DataPipes.
+
+        Tasks of the next epoch may come before this is called for it, unless the dataset is iterable-style.
+        """
+
+    def bases(self) -> Bases | None:
+        """What the seeds of batches are made from, as its first worker has found it out; None: it has not, or is none
+        of its own. Asked when that worker is up.
+        """
+        return None
+
+    def share_bases(self, bases: Bases) -> None:  # noqa: B027
+        """The first worker of the pool, perhaps another crew's, has found these out: they are those of all workers."""
 
     @abstractmethod
     def limit(self, nbytes: int) -> None:

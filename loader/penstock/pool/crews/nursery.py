@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
 import weakref
 from collections.abc import Iterator
 from multiprocessing import process
+from pathlib import Path
 from typing import Any
 
 from ..tasks import Recipe
 from .channel import Channel, ChannelClosedError, is_readable, pair
 from .messages import Begin, Birth, Fork, Kill, pack
-from .parcel import Parcel
-from .zygote import STACK_SIGNAL, run_zygote
+from .parcel import Packed, Parcel
+from .zygote import STACK_SIGNAL, run_zygote, work
 
 _starting = threading.Lock()
 """Held while ends of a new channel exist that a fork in another thread would copy. Nobody waits for it for long: the
 garbage collector may end another pool while it is held, and a copied end only delays the news of a death."""
 _BRIEFLY = 1.0
+_ENTRY = re.compile(rf'^ *File ".*{Path(work.__code__.co_filename).name}", line \d+ in {work.__name__}$')
+"""The outermost call of a worker."""
 TO_REAP = 5.0
 """Seconds that the system may take to end killed processes. Large ones take their time."""
 
@@ -71,7 +75,7 @@ os.register_at_fork(after_in_child=_start_over_after_fork)
 class Nursery:
     """A running zygote, the board it shares with us, and the pipe on which its workers write stacks."""
 
-    def __init__(self, context: Any, recipe: Recipe, rows: int, board_descriptor: int) -> None:
+    def __init__(self, context: Any, recipe: Recipe | Packed, rows: int, board_descriptor: int) -> None:
         with _alone():
             ours, theirs = pair()
             self.channel = Channel(ours, blocking=False)
@@ -129,7 +133,7 @@ class Nursery:
             if not chunk:
                 break
             text += chunk
-        return text.decode(errors="replace").strip()
+        return _since_fork(text.decode(errors="replace").strip())
 
     def end(self) -> None:
         """Have the zygote kill what is left of the workers and exit; wait for that, and close everything."""
@@ -172,6 +176,13 @@ class Nursery:
         while is_readable(self._stacks_read):
             if not os.read(self._stacks_read, 65536):
                 return
+
+
+def _since_fork(stack: str) -> str:
+    """Without the calls that the process it was forked from was in."""
+    lines = stack.splitlines()
+    last = next((number for number, line in enumerate(lines) if _ENTRY.match(line)), len(lines))
+    return "\n".join(lines[: last + 1])
 
 
 def _open_process(pid: int) -> int:

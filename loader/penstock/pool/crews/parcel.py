@@ -6,7 +6,7 @@ import io
 import pickle
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import reduce_storage, reduce_tensor
@@ -16,6 +16,13 @@ from ..tasks import Recipe
 from .codec import storage_on
 
 
+class Packed(Protocol):
+    """A recipe that came from another machine, and is to be opened by the zygote."""
+
+    def open(self) -> Recipe:
+        """The recipe."""
+
+
 class Parcel:
     """A recipe on its way to the zygote: as it is under fork, as a pickle otherwise.
 
@@ -23,14 +30,14 @@ class Parcel:
     shared already: torch's own way would move each into a file in /dev/shm and hold a descriptor for it.
     """
 
-    def __init__(self, recipe: Recipe | bytes) -> None:
+    def __init__(self, recipe: Recipe | Packed | bytes) -> None:
         self._recipe = recipe
 
     def open(self) -> Recipe:
         if isinstance(self._recipe, bytes):
             recipe: Recipe = pickle.loads(self._recipe)
             return recipe
-        return self._recipe
+        return self._recipe if isinstance(self._recipe, Recipe) else self._recipe.open()
 
     def __reduce__(self) -> Any:
         return Parcel, (self._pickled(),)

@@ -5,26 +5,27 @@ from __future__ import annotations
 import os
 import select
 import signal
-import time
+import threading
 from collections import deque
 from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
 from ...failures import signal_name
-from ...tolerating import Without
-from ...usage import Used, used_by
+from ...seeding import Bases
+from ...stack import why_silent
+from ...usage import Used, Waits, used_by, waits_for
 from ..inbox import Inbox
 from ..memory import create_segment
 from ..signals import emptied
 from ..tasks import Batch
-from .board import FETCHING, PROFILE_ORDER, SENDING, STATES, TIME_OF, Board, Word, size_of_board
+from .board import PROFILE_ORDER, Board, Word, size_of_board
+from .board_worker import BoardWorker, parcels
 from .channel import Channel, ChannelClosedError
 from .codec import Encoded
-from .crew import Crew, Memory, Order, Progress, Worker
+from .crew import Crew, Memory, Order, Worker
 from .handles import ProcessHandle
 from .messages import (
-    Adopt,
     Batches,
     Birth,
     CtrlC,
@@ -43,6 +44,7 @@ from .messages import (
     unpack,
 )  # fmt: skip
 from .nursery import Nursery
+from .parcel import Packed
 from .reports import Arrived, Born, CrewLost, Died, Failed, Interrupted, Left, NotStarted, Up
 from .slot_payload import InlinePayload, SlotPayload
 from .slots import SlotTable
@@ -54,13 +56,14 @@ if TYPE_CHECKING:
     from ..window import Task
 
 
-class ProcessWorker(Worker):
+class ProcessWorker(BoardWorker):
+    """A worker process as the conductor sees it: its row on the board, its channel, and the slots it has announced."""
+
     def __init__(self, crew: ProcessCrew, key: int, number: int, channel: Channel) -> None:
-        super().__init__(key, number)
+        super().__init__(key, number, crew.board.row(number))
         self._crew = crew
         self.channel = channel
         self.slots = SlotTable()
-        self.row = crew.board.row(number)
         self.said_goodbye = False
         self._order = 0
         self._sinks: dict[int, Sink] = {}
@@ -69,55 +72,15 @@ class ProcessWorker(Worker):
         """The socket does not take more at the moment."""
 
     def give(self, epoch: int, tasks: list[Task]) -> None:
-        parcels = [
-            (epoch, task.batch, task.shard, Without(task.indices, task.without), task.number)
-            if task.without
-            else (epoch, task.batch, task.shard, task.indices, task.number)
-            for task in tasks
-        ]
-        self._crew.send(self, Tasks(parcels, *self.slots.collect(), self._crew.trim))
+        self.send(Tasks(parcels(epoch, tasks), *self.slots.collect(), self._crew.trim))
 
-    def adopt(self, epoch: int, shard: int, state: Any) -> None:
-        self._crew.send(self, Adopt(epoch, shard, state))
-
-    def steer(self, order: Order) -> None:
-        self.row[Word.CONTROL] = order
-        self._crew.send(self, Look())
-
-    def recall(self) -> None:
-        self.row[Word.RECALLED] = self.dispatched
-
-    def started(self) -> int:
-        return self.row[Word.STARTED]
-
-    def busy_for(self) -> int:
-        return time.monotonic_ns() - self.row[Word.SINCE] if self.at() >= 0 else 0
-
-    def at(self) -> int:
-        """The batch that it is at; -1: none."""
-        return self.row[Word.BATCH] if FETCHING <= self.row[Word.STATE] <= SENDING else -1
-
-    def progress(self, now: int) -> Progress:
-        row = self.row[: Word.COST].tolist()
-        state, since = row[Word.STATE], 0 if self.closed else row[Word.SINCE]
-        if since:
-            row[TIME_OF.get(state, Word.IDLE)] += max(now - since, 0)
-        return Progress(
-            "retiring" if self.leaving else "dead" if self.closed else STATES[state],
-            since,
-            row[Word.BATCH],
-            row[Word.BATCHES],
-            row[Word.SAMPLES],
-            row[Word.BYTES],
-            row[Word.FETCH],
-            row[Word.COLLATE],
-            row[Word.SEND],
-            row[Word.IDLE],
-        )
-
-    def sample(self) -> tuple[int, int]:
-        place = self.row[Word.SAMPLE] - 1 if self.row[Word.STATE] == FETCHING else -1
-        return place, self.row[Word.SAMPLE_SINCE]
+    def send(self, message: Message) -> None:
+        if not self.closed:
+            try:
+                self.channel.send(pack(message))
+            except ChannelClosedError:
+                return
+            self._crew.watch_room(self)
 
     def kill(self) -> bool:
         nursery = self._crew.nursery
@@ -129,15 +92,15 @@ class ProcessWorker(Worker):
     def used(self) -> Used:
         return used_by(self.pid) if self.pid else Used()
 
-    def costs(self) -> list[int]:
-        return self.row[Word.COST :].tolist()
+    def waits_for(self) -> Waits | None:
+        return waits_for(self.pid) if self.pid and self.at() >= 0 else None
 
     def profile(self, rate: float, sink: Sink) -> None:
         self._order += 1
         if rate:
             self._sinks[self._order] = sink
         self.row[Word.PROFILE] = self._order * PROFILE_ORDER + int(rate * 1000)
-        self._crew.send(self, Look())
+        self.send(Look())
 
     def sampled(self, order: int, chunk: Chunk) -> None:
         """It was seen there."""
@@ -157,12 +120,19 @@ class ProcessWorker(Worker):
         nursery = self._crew.nursery
         return "" if nursery is None else nursery.stack_of(self.key, patience)
 
+    def why_silent(self) -> str:
+        return why_silent(self.pid)
+
 
 class ProcessCrew(Crew):
+    """The worker processes of a pool, and the zygote from which they are forked."""
+
     name = "the loader's zygote"
 
-    def __init__(self, inbox: Inbox, context: BaseContext, base_seed: int, rows: int) -> None:
-        """`context` decides how the zygote is started; `rows`: ids of workers are below it."""
+    def __init__(self, inbox: Inbox, context: BaseContext, base_seed: int, rows: int, local: int | None = None) -> None:
+        """`context` decides how the zygote is started; `rows`: ids of workers are below it. With `local`, those from
+        that id on are another crew's."""
+        self._most = rows if local is None else local
         self._inbox = inbox
         self._context = context
         self._base_seed = base_seed
@@ -170,6 +140,8 @@ class ProcessCrew(Crew):
         self._revived: deque[Nursery] = deque()
         """Zygotes that the iterating thread has started, until the conductor's takes them over."""
         self._over = False
+        self._ending = threading.Lock()
+        """Held while `_over` is set, and while the board's descriptor is copied: a pool may be closed in any thread."""
         try:
             self.board = Board(self._descriptor, rows)
         except BaseException:
@@ -187,8 +159,16 @@ class ProcessCrew(Crew):
 
     # -- the zygote -----------------------------------------------------------------------------------------
 
-    def revive(self, recipe: Recipe) -> None:
-        self._revived.append(Nursery(self._context, recipe, self.board.rows, self._descriptor))
+    def revive(self, recipe: Recipe | Packed) -> None:
+        with self._ending:
+            if self._over:
+                return  # whoever waits for its batches is told that the pool was closed
+            descriptor = os.dup(self._descriptor)
+        try:
+            nursery = Nursery(self._context, recipe, self.board.rows, descriptor)
+        finally:
+            os.close(descriptor)
+        self._revived.append(nursery)
         if self._over:
             self._end_revived()
 
@@ -265,7 +245,7 @@ class ProcessCrew(Crew):
 
     def grow(self, key: int, number: int, num_workers: int, epoch: int, order: Order) -> Worker | None:
         self._take_over()
-        if self.nursery is None:
+        if self.nursery is None or number >= self._most:
             return None
         self.board.clear(number)
         row = self.board.row(number)
@@ -284,16 +264,13 @@ class ProcessCrew(Crew):
             self.board.row(row)[Word.EPOCH] = number
         if shared_seed is not None:
             for worker in self._workers.values():
-                self.send(worker, SharedSeed(number, shared_seed))
+                worker.send(SharedSeed(number, shared_seed))
 
-    def send(self, worker: ProcessWorker, message: Message) -> None:
-        """Send a worker a message; whether it arrives is seen by what comes back."""
-        if not worker.closed:
-            try:
-                worker.channel.send(pack(message))
-            except ChannelClosedError:
-                return
-            self._watch_room(worker)
+    def bases(self) -> Bases | None:
+        return self.board.bases()
+
+    def share_bases(self, bases: Bases) -> None:
+        self.board.publish_bases(bases)
 
     def limit(self, nbytes: int) -> None:
         self.trim = sum([worker.slots.bytes for worker in self._workers.values()]) > nbytes
@@ -316,7 +293,7 @@ class ProcessCrew(Crew):
         if events & select.POLLOUT:
             try:
                 worker.channel.flush()
-                self._watch_room(worker)
+                self.watch_room(worker)
             except ChannelClosedError:
                 pass  # seen by reading
         if events & ~select.POLLOUT:
@@ -372,9 +349,9 @@ class ProcessCrew(Crew):
         self._workers.pop(worker.key, None)
         worker.row[Word.STATE] = 0
 
-    def _watch_room(self, worker: ProcessWorker) -> None:
+    def watch_room(self, worker: ProcessWorker) -> None:
         """Wait for room in the socket only while something is kept for it."""
-        wanted = worker.channel.has_outgoing()
+        wanted = bool(worker.channel.outgoing)
         if wanted != worker.congested and not worker.closed:
             worker.congested = wanted
             self._inbox.want_room(worker.channel, wanted)
@@ -386,7 +363,7 @@ class ProcessCrew(Crew):
         for worker in self._workers.values():
             worker.row[Word.CONTROL] = Order.LEAVE
             worker.channel.finish()
-            self._watch_room(worker)  # nothing is kept for it any more
+            self.watch_room(worker)  # nothing is kept for it any more
 
     def lingers(self) -> bool:
         if self.nursery is None:
@@ -394,9 +371,12 @@ class ProcessCrew(Crew):
         return any((worker.pid or worker.up) and not worker.closed for worker in self._workers.values())
 
     def end(self) -> None:
-        if self._over:
+        held = self._ending.acquire(timeout=1.0)  # not for ever: a signal handler may close a pool that holds it
+        over, self._over = self._over, True
+        if held:
+            self._ending.release()
+        if over:
             return
-        self._over = True
         for worker in list(self._workers.values()):
             self._forget(worker)
         self._lose_nursery()

@@ -59,6 +59,13 @@ class Died(NamedTuple):
     """Place in the batch of the sample that it was making; -1: not known."""
 
 
+class Noticed(NamedTuple):
+    """A worker has noticed something that training should be told, once."""
+
+    worker: Worker
+    message: str
+
+
 class NotStarted(NamedTuple):
     """A worker could not be made."""
 
@@ -69,11 +76,32 @@ class NotStarted(NamedTuple):
 class Failed(NamedTuple):
     """The crew cannot make any worker."""
 
-    error: Failure
+    error: Failure | BaseException
 
 
 class Interrupted(NamedTuple):
     """Ctrl-C was pressed, as far as the crew has seen it."""
+
+
+class PartLost(NamedTuple):
+    """Some of what workers are made from is gone, and their deaths follow. The crew sees to it itself."""
+
+    about: str
+    """What it was, the same each time."""
+    message: str
+    """What happened, for a person."""
+
+
+class RecipeWanted(NamedTuple):
+    """The crew could make more workers, or any at all, if `revive` gave it the recipe again."""
+
+    crew: Crew
+
+
+class HasRoom(NamedTuple):
+    """The crew can make workers that it could not make before."""
+
+    crew: Crew
 
 
 class CrewLost(NamedTuple):
@@ -84,4 +112,7 @@ class CrewLost(NamedTuple):
     """What happened, for a person."""
 
 
-Report = Born | Up | Arrived | Left | Died | NotStarted | Failed | Interrupted | CrewLost
+Report = (
+    Born | Up | Arrived | Left | Died | Noticed | NotStarted | Failed | Interrupted
+    | PartLost | RecipeWanted | HasRoom | CrewLost
+)  # fmt: skip

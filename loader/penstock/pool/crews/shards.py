@@ -12,14 +12,12 @@ import copy
 import pickle
 from typing import Any
 
-from torch.utils.data._utils import worker as torch_worker
-
-from ... import seeding
 from ...failures import UnpicklableError, describe_unpicklable
 from ...fetching import IterableFetcher
 from ...tolerating import TolerantStream
 from ..tasks import Recipe
 from .messages import Birth
+from .surroundings import Surroundings
 
 ShardState = dict[str, Any]
 """A shard's position: `dataset`, its own state; `ended`; `generators`, the state of the random generators or None."""
@@ -46,7 +44,10 @@ class _Shard:
 
 
 class Shards:
-    def __init__(self, recipe: Recipe, birth: Birth) -> None:
+    """The shards that one worker has open, with the position and the random generators of each."""
+
+    def __init__(self, recipe: Recipe, birth: Birth, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
         self._recipe = recipe
         self._birth = birth
         self._pristine: Any = None
@@ -62,7 +63,7 @@ class Shards:
     def keep_pristine(self) -> None:
         """Keep a copy of the dataset as it is before worker_init_fn, which may fit it to this worker's number, and
         before it is read, which may move its position."""
-        self._own_info = torch_worker._worker_info
+        self._own_info = self._surroundings.introduced()
         recipe = self._recipe
         if recipe.stateful or (recipe.movable and recipe.worker_init_fn is not None):
             try:
@@ -74,7 +75,7 @@ class Shards:
         """A new epoch: every shard starts anew. The random streams of the own one go on, as torch's do."""
         own = self._shards.get(self._birth.worker)
         if own is not None:
-            self._own_streams = seeding.random_streams() if own is self._current else own.generators
+            self._own_streams = self._surroundings.streams() if own is self._current else own.generators
         self._shards.clear()
         self._adopted.clear()
         self._current = None
@@ -101,7 +102,7 @@ class Shards:
         if shard is None or not shard.fetcher.stateful:
             return None
         fetcher = shard.fetcher
-        state = {"dataset": fetcher.state_dict(), "ended": fetcher.ended, "generators": seeding.random_streams()}
+        state = {"dataset": fetcher.state_dict(), "ended": fetcher.ended, "generators": self._surroundings.streams()}
         try:
             return pickle.dumps(state, 5)
         except Exception as error:
@@ -113,31 +114,32 @@ class Shards:
         shard = self._shards.get(number)
         if shard is None:
             return None
-        state = over(shard.fetcher, seeding.random_streams())
+        state = over(shard.fetcher, self._surroundings.streams())
         try:
             return pickle.dumps(state, 5)
         except Exception:  # a state that cannot be sent was never sent: the epoch's batches do not fail for it
             return None
 
     def _make(self, number: int) -> _Shard:
-        birth, recipe = self._birth, self._recipe
+        birth, recipe, surroundings = self._birth, self._recipe, self._surroundings
         adopted = number in self._adopted
         state = self._adopted.pop(number, None)
         if self._current is not None:
-            self._current.generators = seeding.random_streams()
+            self._current.generators = self._surroundings.streams()
         elif self._own_streams is None:
-            self._own_streams = seeding.random_streams()
+            self._own_streams = self._surroundings.streams()
         dataset = recipe.dataset
         if number == birth.worker and (self._untouched or not adopted):
-            torch_worker._worker_info = self._own_info
+            info = self._own_info
+            surroundings.introduce(info)
             if self._own_streams is not None:
-                seeding.restore_random_streams(self._own_streams)
+                self._surroundings.restore(self._own_streams)
                 self._own_streams = None
         else:
             dataset = self._copy()
-            seed = birth.base_seed + number
-            torch_worker._worker_info = torch_worker.WorkerInfo(number, birth.num_workers, seed, dataset)
-            seeding.seed_worker(birth.base_seed, number)
+            info = surroundings.info(number, birth.num_workers, birth.base_seed, dataset)
+            surroundings.introduce(info)
+            surroundings.seed_worker(birth.base_seed, number)
             if recipe.worker_init_fn is not None:
                 recipe.worker_init_fn(number)
         self._untouched = False
@@ -145,7 +147,7 @@ class Shards:
         if (
             state is not None and is_over and state["generators"] is not None
         ):  # before the dataset's `__iter__`, which may draw
-            seeding.restore_random_streams(state["generators"])
+            self._surroundings.restore(state["generators"])
         position = None if state is None else state["dataset"]
         time_all = bool(recipe.record_samples)
         arguments = dataset, recipe.auto_collation, recipe.drop_last, position, time_all
@@ -156,8 +158,8 @@ class Shards:
         if state is not None:
             fetcher.ended = state["ended"]
             if state["generators"] is not None and not is_over:
-                seeding.restore_random_streams(state["generators"])
-        self._current = _Shard(number, torch_worker._worker_info, fetcher)
+                self._surroundings.restore(state["generators"])
+        self._current = _Shard(number, info, fetcher)
         return self._current
 
     def _copy(self) -> Any:
@@ -170,8 +172,8 @@ class Shards:
 
     def _switch(self, shard: _Shard) -> None:
         if self._current is not None:
-            self._current.generators = seeding.random_streams()
-        torch_worker._worker_info = shard.info
+            self._current.generators = self._surroundings.streams()
+        self._surroundings.introduce(shard.info)
         if shard.generators is not None:
-            seeding.restore_random_streams(shard.generators)
+            self._surroundings.restore(shard.generators)
         self._current = shard

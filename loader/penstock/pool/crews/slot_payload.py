@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 from .codec import Encoded, decode
 from .slots import SlotTable
 
 HELD_AT_LEAST = 4
 """So many batches training may hold without their being copied, whatever their size."""
+
+
+class Carried(NamedTuple):
+    """An encoded batch that is to be sent on."""
+
+    structure: bytes
+    buffers: list[tuple[int, int]]
+    """As in `Encoded`."""
+    inline: bytes
+    """The contents, if they are small;"""
+    view: memoryview | None
+    """or else where they are. The memory is the batch's for as long as somebody has this."""
+    nbytes: int
 
 
 class InlinePayload:
@@ -25,6 +38,10 @@ class InlinePayload:
     def open(self, hold_bytes: int) -> Any:  # noqa: ARG002
         encoded = self._encoded
         return decode(encoded.structure, encoded.buffers, bytearray(encoded.inline))
+
+    def carried(self) -> Carried:
+        encoded = self._encoded
+        return Carried(encoded.structure, encoded.buffers, encoded.inline, None, encoded.nbytes)
 
     def lock(self) -> bool:
         return False
@@ -60,6 +77,13 @@ class SlotPayload:
             end = max(offset + length for offset, length in buffers)
             return decode(structure, buffers, bytearray(memoryview(lease).cast("B")[:end]))
         return decode(structure, buffers, lease)
+
+    def carried(self) -> Carried:
+        structure, buffers, _, slot, nbytes = self._encoded
+        lease = self._slots.lease(slot, self)
+        self.lease = None  # the view is one
+        end = max(offset + length for offset, length in buffers)
+        return Carried(structure, buffers, b"", memoryview(lease).cast("B")[:end], nbytes)
 
     def lock(self) -> bool:
         return self._slots.mapping(self._encoded.slot).lock()

@@ -19,6 +19,8 @@ The life of a slot, as an argument that can be checked:
    frees the memory. Nothing has a name, so nothing can be left behind.
 8. The descriptor crosses once, with the first batch in the slot, and both sides close it after mapping. So the
    number of open descriptors does not depend on the number of slots.
+9. A slot is made warm (`make_slot`) before anybody else knows of it, so that is a worker's own business: what it takes
+   from the system is empty, and no view of another slot can be in it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..memory import Mapping, create_segment
+from ..memory import Mapping, create_segment, take
 from ..signals import emptied
 
 SMALLEST = 1 << 16
@@ -74,10 +76,12 @@ class Slot:
         return bool(self.references) and sys.getrefcount(self.buffer) > self.references
 
 
-def make_slot(number: int, size: int) -> tuple[Slot, int]:
-    """Make a slot and return it with the descriptor that lets training map it too."""
+def make_slot(number: int, size: int, nbytes: int) -> tuple[Slot, int]:
+    """Make a slot, the first `nbytes` of it warm, and return it with the descriptor that lets training map it too."""
     descriptor = create_segment(size)
+    take(descriptor, nbytes)
     mapping = Mapping(descriptor, size)
+    mapping.populate(nbytes)
     slot = Slot(number, size, mapping.export(), mapping.address)
     slot.references = sys.getrefcount(slot.buffer)
     return slot, descriptor
@@ -86,7 +90,7 @@ def make_slot(number: int, size: int) -> tuple[Slot, int]:
 class SlotStore:
     """The worker's side: which slots there are, which are free, what training has yet to be told."""
 
-    def __init__(self, make: Callable[[int, int], tuple[Slot, int]] = make_slot) -> None:
+    def __init__(self, make: Callable[[int, int, int], tuple[Slot, int]] = make_slot) -> None:
         self._make = make
         self._slots: dict[int, Slot] = {}
         self._free: list[Slot] = []
@@ -107,15 +111,18 @@ class SlotStore:
             self._free.remove(best)
         return best
 
-    def acquire(self, nbytes: int) -> Slot:
-        """Take a free slot that holds `nbytes`, or make one in place of a free one that is too small."""
-        found = self.find(nbytes)
+    def acquire(self, nbytes: int, room: int = 0) -> Slot:
+        """Take a free slot that holds `nbytes`, or make one, with so much more room, in place of one that is too small.
+
+        Room takes no memory before it is used.
+        """
+        found = self.find(nbytes + room)
         if found is not None:
             return found
         if self._free:
             self._drop(min(self._free, key=lambda slot: slot.size))
-        size = size_class(nbytes)
-        slot, descriptor = self._make(self._next, size)
+        size = size_class(nbytes + room)
+        slot, descriptor = self._make(self._next, size, nbytes)
         self._next += 1
         self._slots[slot.number] = slot
         self.announcements.append((slot.number, size))

@@ -98,6 +98,7 @@ class _Zygote:
         signal.signal(signal.SIGCHLD, _ignore)
         signal.signal(signal.SIGINT, self._note_interrupt)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # a worker that is asked before it can answer must not die of it
 
     def _note_interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Ctrl-C goes to the whole group. Training decides what it means; if that is the end, it shall be quick."""
@@ -114,7 +115,7 @@ class _Zygote:
     def _fork(self, key: int, birth: Birth) -> None:
         descriptor = self._channel.descriptors.popleft()
         worker = _WorkerProcess(
-            target=_work,
+            target=work,
             args=(
                 self._recipe,
                 birth,
@@ -155,7 +156,7 @@ class _Zygote:
 
 class _WorkerProcess(ForkProcess):
     keeps: Channel | None = None
-    """The end of the channel tells of the end of the process: it must not come with that of `_work`."""
+    """The end of the channel tells of the end of the process: it must not come with that of `work`."""
 
     def _bootstrap(self, *arguments: Any, **named: Any) -> int:
         """Everything is done, exit handlers included. What the process had open is free from now on, to be had by
@@ -193,7 +194,7 @@ def run_zygote(sock: socket.socket, parcel: Parcel, rows: int) -> None:
         _Zygote(channel, recipe, board, stacks).run()
 
 
-def _work(
+def work(
     recipe: Recipe,
     birth: Birth,
     descriptor: int,

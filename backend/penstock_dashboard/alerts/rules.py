@@ -1,0 +1,119 @@
+"""What is worth an alert, by what is known of one loader at one moment. No IO and no clock here."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from typing import get_args
+
+from msgspec import Struct
+from penstock.protocol import AlertRule, Limit, LoaderState, Presence
+
+RULES: tuple[AlertRule, ...] = get_args(AlertRule)
+
+DATA_BOUND: frozenset[Limit] = frozenset(
+    ("workers", "processors", "neighbours", "shared", "samples", "pin", "sampler", "memory")
+)
+"""Limits that mean that training waits for data, for as long as they are what is named."""
+ACTIVE: frozenset[LoaderState] = frozenset(("running", "paused"))
+LOOKS = 10
+"""Into so many parts the time is cut over which memory must grow: in each, the workers must have more than in the one
+before."""
+
+
+class Rules(Struct, frozen=True):
+    """Which rules hold, and from when on."""
+
+    on: frozenset[AlertRule] = frozenset(RULES)
+    data_bound: float = 300.0
+    """Seconds for which training must have waited for data."""
+    stalled: float = 60.0
+    """Seconds without a batch, while training waits for one."""
+    memory: float = 600.0
+    """Seconds over which the workers' memory must have grown without pause."""
+    growth: float = 0.25
+    """By so much, as a share of what they had."""
+
+
+class Seen(Struct, frozen=True):
+    """What the rules look at."""
+
+    presence: Presence
+    state: LoaderState
+    limit: Limit
+    """What the verdict names."""
+    sentence: str
+    """What the verdict says."""
+    progress: tuple[int, int]
+    """Epoch and batch."""
+    waiting: bool
+    """Training waits for data at this moment."""
+    rss: float
+    """Resident memory of all workers, bytes; 0: not known."""
+    workers: int
+    quarantined: int
+    error: str
+    """The last error that nobody caught; empty: none."""
+
+
+class Watched:
+    """One loader over time, as the rules see it."""
+
+    def __init__(self, rules: Rules, seen: Seen, now: float) -> None:
+        self._rules = rules
+        self._gone = seen.presence in ("lost", "finished") or seen.state == "failed"
+        """It was gone when it was first seen: that is no news."""
+        self._progress = seen.progress
+        self._moved = now
+        self._bound_since: float | None = None
+        self._memory: deque[tuple[float, float]] = deque(maxlen=LOOKS + 1)
+        self._memory_workers = seen.workers
+
+    def look(self, seen: Seen, now: float) -> dict[AlertRule, str]:
+        """What holds now, each with a sentence."""
+        self._follow(seen, now)
+        if seen.presence == "connected" and seen.state != "failed":
+            self._gone = False
+        found: dict[AlertRule, str] = {}
+        if not self._gone:
+            if seen.presence == "lost" and seen.state in ACTIVE:
+                found["lost"] = "It is silent, and did not say goodbye."
+            if seen.state == "failed" or seen.error:
+                found["failed"] = f"Training ended with an error: {seen.error or 'see its events'}"
+        if seen.presence == "connected" and seen.state == "running":
+            found |= self._running(seen, now)
+        if seen.quarantined and seen.state in ACTIVE and seen.presence == "connected":
+            many = "a sample is" if seen.quarantined == 1 else f"{seen.quarantined:,} samples are"
+            found["quarantine"] = f"{many[0].upper()}{many[1:]} in quarantine."
+        return {rule: text for rule, text in found.items() if rule in self._rules.on}
+
+    def _running(self, seen: Seen, now: float) -> dict[AlertRule, str]:
+        found: dict[AlertRule, str] = {}
+        rules = self._rules
+        if self._bound_since is not None and now - self._bound_since >= rules.data_bound:
+            found["data-bound"] = seen.sentence or "Training waits for data."
+        if seen.waiting and now - self._moved >= rules.stalled:
+            found["stalled"] = f"No batch has come for {now - self._moved:.0f} s, and training waits for one."
+        if grown := self._grown():
+            found["memory"] = f"The workers' memory has grown by {grown:.0%} over {rules.memory / 60:.0f} minutes."
+        return found
+
+    def _follow(self, seen: Seen, now: float) -> None:
+        running = seen.presence == "connected" and seen.state == "running"
+        if seen.progress != self._progress or not (running and seen.waiting):
+            self._progress, self._moved = seen.progress, now
+        bound = running and seen.limit in DATA_BOUND
+        self._bound_since = (self._bound_since if self._bound_since is not None else now) if bound else None
+        if not running or seen.workers != self._memory_workers or not seen.rss:
+            self._memory.clear()
+            self._memory_workers = seen.workers
+        elif not self._memory or now - self._memory[-1][0] >= self._rules.memory / LOOKS:
+            self._memory.append((now, seen.rss))
+
+    def _grown(self) -> float:
+        """By how much, as a share, the memory has grown over the whole time, if it never stopped growing; else 0."""
+        values = [rss for _, rss in self._memory]
+        if len(values) <= LOOKS or any(later <= earlier for earlier, later in pairwise(values)):
+            return 0.0
+        grown = values[-1] / values[0] - 1
+        return grown if grown >= self._rules.growth else 0.0

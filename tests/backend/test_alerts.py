@@ -1,0 +1,239 @@
+"""Alerts: what is worth one, from when to when, and that whoever should be told is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.protocol import Alert, Alerts, Errors
+from penstock_dashboard.alerts import senders
+from penstock_dashboard.alerts.book import MOST, AlertBook
+from penstock_dashboard.alerts.rules import RULES, Rules, Seen
+from penstock_dashboard.settings import AlertSettings, Settings
+
+from tests.backend.harness import BRISK, serving, until
+from tests.patience import PATIENCE
+
+FINE = Seen(
+    presence="connected",
+    state="running",
+    limit="training",
+    sentence="",
+    progress=(0, 0),
+    waiting=False,
+    rss=1e9,
+    workers=2,
+    quarantined=0,
+    error="",
+)
+
+
+class Story:
+    """One loader, looked at every second of a clock of its own."""
+
+    def __init__(self, **rules: Any) -> None:
+        self.told: list[Alert] = []
+        self.book = AlertBook(Rules(**rules), self.told.append)
+        self.now = 1000.0
+
+    def goes_on(self, seconds: int, batches: bool = True, growing: float = 0.0, **more: Any) -> list[str]:
+        """Which rules hold at the end."""
+        for _ in range(seconds):
+            self.now += 1
+            seen = msgspec.structs.replace(FINE, **{"rss": 1e9 + growing * self.now, **more})
+            if batches:
+                seen = msgspec.structs.replace(seen, progress=(0, int(self.now)))
+            self.book.look("run:0:train", seen, self.now)
+        return sorted(alert.rule for alert in self.book.alerts if alert.ended is None)
+
+
+def test_nothing_is_said_of_a_training_that_is_well() -> None:
+    story = Story()
+    assert story.goes_on(3600) == []
+    assert story.goes_on(10, presence="finished", state="finished") == []
+    assert story.told == []
+
+
+def test_waiting_for_data_is_told_after_five_minutes_without_a_break() -> None:
+    story = Story()
+    assert story.goes_on(200, limit="workers") == []
+    assert story.goes_on(1) == []
+    assert story.goes_on(299, limit="processors", sentence="Both are full.") == []
+    assert story.goes_on(5, limit="workers", sentence="There are too few.") == ["data-bound"]
+    assert story.told[0].text == "There are too few."
+    assert story.goes_on(1, limit="training") == []
+    assert [alert.ended is None for alert in story.told] == [True, False]
+
+
+def test_a_stall_is_told_only_of_a_training_that_waits() -> None:
+    story = Story()
+    assert story.goes_on(300, batches=False, waiting=False) == []  # it validates, or saves
+    assert story.goes_on(50, batches=False, waiting=True) == []
+    assert story.goes_on(20, batches=False, waiting=True) == ["stalled"]
+    assert story.goes_on(1, waiting=True) == []
+    assert story.goes_on(300, batches=False, state="paused", waiting=True) == []
+
+
+def test_lost_and_failed_are_told_at_once_and_not_of_those_that_were_gone_before() -> None:
+    story = Story()
+    story.goes_on(1)
+    assert story.goes_on(1, presence="lost") == ["lost"]
+    assert story.goes_on(1) == []
+    assert story.goes_on(1, state="failed", error="ValueError: torn") == ["failed"]
+    assert "torn" in story.told[-1].text
+    restarted = Story()
+    assert restarted.goes_on(100, presence="lost") == []
+    assert restarted.goes_on(1) == []
+    assert restarted.goes_on(1, presence="lost") == ["lost"]
+
+
+def test_memory_that_only_grows_is_told_but_not_a_sawtooth_or_a_larger_pool() -> None:
+    assert Story().goes_on(700, growing=1e6) == ["memory"]
+    assert Story().goes_on(700, growing=1e3) == []
+    sawtooth = Story()
+    for _ in range(20):
+        assert sawtooth.goes_on(50, growing=1e6) == []
+        assert sawtooth.goes_on(20, rss=1e9) == []
+    resized = Story()
+    assert resized.goes_on(400, growing=1e6) == []
+    assert resized.goes_on(400, growing=1e6, workers=4) == []
+
+
+def test_quarantine_is_told_with_its_number_and_rules_can_be_left_out() -> None:
+    story = Story()
+    assert story.goes_on(1, quarantined=1) == ["quarantine"]
+    assert story.goes_on(1, quarantined=3) == ["quarantine"]
+    assert len(story.told) == 1
+    assert story.book.alerts[0].text == "3 samples are in quarantine."
+    assert Story(on=frozenset(("lost",))).goes_on(400, quarantined=1, limit="workers") == []
+
+
+def test_a_cluster_that_goes_down_at_once_does_not_fill_the_book() -> None:
+    book = AlertBook(Rules(), lambda _: None)
+    for rank in range(2 * MOST):
+        book.look(f"run:{rank}:train", FINE, 1.0)
+        book.look(f"run:{rank}:train", msgspec.structs.replace(FINE, presence="lost"), 2.0)
+    assert len(book.alerts) == MOST
+    assert book.alerts[0].loader == f"run:{2 * MOST - 1}:train"
+    assert book.forget(book.alerts[0].loader, 3.0)
+    assert book.alerts[0].ended is None
+    assert book.sweep(1e6)
+
+
+@given(st.lists(st.sampled_from(["connected", "stale", "lost", "finished"]), max_size=30))
+def test_each_alert_begins_once_and_ends_at_most_once(presences: list[Any]) -> None:
+    told: list[Alert] = []
+    book = AlertBook(Rules(), told.append)
+    for at, presence in enumerate(presences):
+        book.look("run:0:train", msgspec.structs.replace(FINE, presence=presence), float(at))
+    begun = [alert.id for alert in told if alert.ended is None]
+    ended = [alert.id for alert in told if alert.ended is not None]
+    assert len(set(begun)) == len(begun) and len(set(ended)) == len(ended)
+    assert set(ended) <= set(begun)
+    assert {alert.id for alert in book.alerts if alert.ended is None} == set(begun) - set(ended)
+
+
+@contextmanager
+def receiver(answers: list[int]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A real HTTP server that notes what is posted; it answers with these statuses in turn, then with 204."""
+    heard: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status = answers.pop(0) if answers else 204
+            if status == 204:
+                heard.append(json.loads(body))
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook", heard
+    finally:
+        server.shutdown()
+        thread.join(PATIENCE)
+        server.server_close()
+
+
+def test_page_webhook_and_command_are_told_of_a_loader_that_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(senders, "PAUSE", 0.01)
+    note = folder / "told.jsonl"
+    script = folder / "note.py"
+    script.write_text(
+        "import os, sys\n"
+        f"open({str(note)!r}, 'a').write(sys.stdin.read() + '\\n')\n"
+        "assert os.environ['PENSTOCK_ALERT_RULE'] == 'failed'\n"
+    )
+    with receiver([500, 302]) as (url, heard):
+        alerts = AlertSettings(webhooks=(url,), commands=(f"{shlex.quote(sys.executable)} {shlex.quote(str(script))}",))
+        settings = Settings(data=folder / "data", timing=BRISK, alerts=alerts)
+        with serving(settings, folder) as server, server.loader("alerted") as loader, server.viewer() as viewer:
+            assert viewer.alerts.alerts == []
+            loader.snapshot()
+            until(lambda: server.backend.registry.get(loader.id).brief, "the first snapshot")  # type: ignore[union-attr]
+            assert server.get("/api/alerts")["alerts"] == []
+            server.call(server.backend.lookout.look)
+            loader.snapshot(state="failed", errors=Errors(1, 1.0, "ValueError: torn", fatal=True))
+            shown = viewer.expect(Alerts)
+            assert [(alert.rule, alert.loader, alert.ended) for alert in shown.alerts] == [("failed", loader.id, None)]
+            assert "torn" in shown.alerts[0].text
+            until(lambda: heard, "the webhook, after two refusals")
+            assert (heard[0]["state"], heard[0]["alert"]["rule"]) == ("firing", "failed")
+            assert heard[0]["url"] == f"{server.url}/#/loader/alerted%3A0%3Atrain"
+            until(lambda: note.exists() and note.read_text().endswith("\n"), "the command")
+            assert json.loads(note.read_text())["alert"]["loader"] == loader.id
+            loader.snapshot(state="running")
+            until(lambda: any(told["state"] == "ended" for told in heard), "its end")
+            assert server.get("/api/alerts")["alerts"][0]["ended"] is not None
+
+
+def test_one_who_cannot_be_told_is_named_and_a_command_that_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(senders, "PAUSE", 0.01)
+    monkeypatch.setattr(senders, "PATIENCE", 0.2)
+    hanging = senders.Sender(senders.Command("sleep 3600"))
+    hanging.put(senders.Told("firing", Alert(1, "run:0:train", "lost", 1.0, "It is silent."), ""))
+    until(lambda: "did not end" in hanging.problem, "the hanging command's end")
+    hanging.stop()
+    refused = senders.Sender(senders.Webhook("http://127.0.0.1:1/"))
+    refused.put(senders.Told("firing", Alert(1, "run:0:train", "lost", 1.0, "It is silent."), ""))
+    until(lambda: "refused" in refused.problem, "the reason")
+    refused.stop()
+
+
+def test_all_rules_are_known_to_the_command_line() -> None:
+    import argparse
+
+    from penstock_dashboard.dashboard import _command, _rules, _webhook
+
+    assert _rules(",".join(RULES)).on == frozenset(RULES)
+    assert _rules("data-bound=10m,lost") == Rules(frozenset(("data-bound", "lost")), data_bound=600.0)
+    assert _rules("none").on == frozenset()
+    for wrong in ("lots", "lost=5m", "stalled=soon"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            _rules(wrong)
+    with pytest.raises(argparse.ArgumentTypeError, match="no command"):
+        _command("there-is-no-such-command --now")
+    with pytest.raises(argparse.ArgumentTypeError, match="address"):
+        _webhook("file:///etc/passwd")
