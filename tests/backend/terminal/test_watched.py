@@ -29,8 +29,8 @@ def watched(server: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for iterator in iterators:
         next(iterator)
     until(lambda: len(server.get("/api/loaders", run="watched")) == 2, "both loaders")
-    for name in ("any", "torch"):
-        until(lambda name=name: server.get(f"/api/loaders/watched:0:{name}")["snapshot"]["batches"] == 1, f"{name}'s batch")  # type: ignore[misc]
+    for loader in ("watched:0:any", "watched:0:torch"):
+        until(lambda: server.get(f"/api/loaders/{loader}")["snapshot"]["batches"] == 1, f"{loader}'s batch")  # noqa: B023
     yield
     iterators.clear()
 
