@@ -21,6 +21,7 @@ COMMANDS = {
     "top": "penstock_dashboard.terminal.top",
     "status": "penstock_dashboard.terminal.status",
     "report": "penstock_dashboard.terminal.reporting",
+    "runs": "penstock_dashboard.terminal.run_places",
     **dict.fromkeys(ORDERS, "penstock_dashboard.terminal.orders"),
 }
 """Command → module with `add_parser(subparsers)`, which sets `run` to a function of the parsed arguments."""

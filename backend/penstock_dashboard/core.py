@@ -19,6 +19,7 @@ from .ingest import POLICY, TOKEN_GONE, Publisher, Publishers
 from .pacing import LINGER, Pacing
 from .refusals import Refusals, Refused
 from .registry import Entry, Registry
+from .runs import Runs
 from .security.tokens import Token
 from .settings import VERSION, Settings
 from .store import Batch, Store
@@ -101,6 +102,7 @@ class Backend:
         self.pacing = Pacing()
         self.load = LoopLoad()
         self.commands = CommandBook(settings.limits, settings.timing, self.store.command, self.hub.command)
+        self.runs = Runs(self.registry, self.store, self.hub, self.commands)
         self.lookout = Lookout(settings, self.registry, self._tell_alerts)
         self.viewers: dict[Connection, Token] = {}
         self.on_idle: Callable[[], None] = lambda: None

@@ -29,6 +29,7 @@ from penstock.protocol import (
     LoaderRow,
     LoaderState,
     Pace,
+    Place,
     Presence,
     Rates,
     Snapshot,
@@ -74,6 +75,8 @@ class Entry:
         self.id = loader_id(hello.identity.run, hello.identity.rank, hello.identity.name)
         self.hello = hello
         self.presence: Presence = "lost"
+        self.place: Place = "shown"
+        """Where its run stands in the overview."""
         self.seen = time.time()
         self.heard = time.monotonic()
         self.brief: Brief | None = None
@@ -208,6 +211,7 @@ class Entry:
             control=self.hello.config.control,
             engine=self.hello.config.engine,
             refuses=self.refuses,
+            place=self.place,
         )
         if brief is None:
             return row
@@ -271,7 +275,7 @@ class Entry:
     def record(self) -> LoaderRecord:
         snapshot = self._shelf.get(self.owner, self.key)
         hello = msgspec.msgpack.encode(self.hello)
-        return LoaderRecord(self.key, self.id, hello, snapshot, self.presence, self.seen, self.owner)
+        return LoaderRecord(self.key, self.id, hello, snapshot, self.presence, self.seen, self.owner, self.place)
 
 
 def _unknown_in_row(snapshot: Snapshot) -> list[str]:
@@ -301,6 +305,8 @@ class Registry:
         self._entries: dict[str, Entry] = {}
         self._next_key = 1
         self._shelf = Shelf(limits.snapshots)
+        self._places: dict[str, Place] = {}
+        """Run → its place in the overview, where somebody gave it one."""
         self._owners: dict[int, dict[str, int]] = {}
         """Token → run → how many loaders."""
         self.most_per_token = limits.of_one_token(limits.loaders)
@@ -336,6 +342,8 @@ class Registry:
                 entry.keep(snapshot, record.snapshot)
                 entry.leave()
             entry.seen = record.seen
+            entry.place = cast(Place, record.place)
+            self._places[entry.run] = entry.place
             gone = record.presence in ("finished", "lost")
             entry.presence = cast(Presence, record.presence) if gone else "stale"  # it has its time to come back
             if mark.incarnation == hello.identity.incarnation:
@@ -349,6 +357,7 @@ class Registry:
         if entry is None:
             self._make_room(owner, hello.identity.run)
             entry = Entry(self._next_key, hello, owner, self._shelf)
+            entry.place = self._places.get(entry.run, "shown")
             self._next_key += 1
             self._add(entry)
         elif entry.hello.identity.incarnation != hello.identity.incarnation:
@@ -364,11 +373,19 @@ class Registry:
         runs[entry.run] -= 1
         if not runs[entry.run]:
             del runs[entry.run]
+            if not any(entry.run in of_owner for of_owner in self._owners.values()):
+                self._places.pop(entry.run, None)
         self.on_forgotten(entry)
+
+    def put(self, run: str, place: Place) -> None:
+        """Give a run another place in the overview: with the loaders that it has, and with those that will come."""
+        self._places[run] = place
+        for entry in self.of_run(run):
+            entry.place = place
 
     def sweep(self, now: float, kept: float) -> list[Entry]:
         """Entries whose presence has changed because time went by. Those silent for `kept` seconds are
-        forgotten.
+        forgotten, unless they are pinned.
         """
         changed = []
         for entry in list(self):
@@ -376,7 +393,7 @@ class Registry:
             if presence != entry.presence:
                 entry.presence = presence
                 changed.append(entry)
-            elif not entry.connected and time.time() - entry.seen > kept:
+            elif not entry.connected and entry.place != "pinned" and time.time() - entry.seen > kept:
                 self.forget(entry)
         return changed
 
@@ -414,7 +431,8 @@ class Registry:
             self._forget_gone(fullest_owner, None, f"{limits.loaders} loaders are known, which is the limit")
 
     def _forget_gone(self, owner: int, run: str | None, refusal: str) -> bool:
-        """Forget the loaders of a token, or of one of its runs, that are gone longest; without any, refuse."""
+        """Forget the loaders of a token, or of one of its runs, that are gone longest, pinned ones last; without any,
+        refuse."""
         gone = [
             entry
             for entry in self
@@ -423,6 +441,8 @@ class Registry:
         if not gone and refusal:
             raise Full(refusal)
         # Several at once, since finding the oldest means looking at all.
-        for entry in heapq.nsmallest(len(gone) // 64 + 1, gone, key=lambda entry: entry.seen):
+        for entry in heapq.nsmallest(
+            len(gone) // 64 + 1, gone, key=lambda entry: (entry.place == "pinned", entry.seen)
+        ):
             self.forget(entry)
         return bool(gone)

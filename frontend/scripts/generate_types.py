@@ -38,6 +38,7 @@ ROOTS = (
     "CommandRecord",
     "LoaderDetail",
     "LoaderRow",
+    "RunChange",
     "Session",
     "StoredEvent",
 )

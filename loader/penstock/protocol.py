@@ -67,6 +67,10 @@ finished: the last epoch ended, or was left early. failed: it ended with an erro
 Presence = Literal["connected", "stale", "lost", "finished"]
 """What the backend says of the connection. stale: silent for 3 intervals. lost: silent for long, no goodbye."""
 
+Place = Literal["shown", "pinned", "hidden"]
+"""Where a run stands in the overview. pinned: above the others, and kept longer than they are. hidden: left out, unless
+hidden runs are asked for."""
+
 WorkerState = Literal["starting", "idle", "fetching", "collating", "sending", "paused", "retiring", "dead"]
 
 PinMode = Literal["off", "accelerator", "mlock", "none"]
@@ -1315,6 +1319,8 @@ class LoaderRow(Struct, frozen=True):
     2.2."""
     waiting: float | None = None
     """Share of the last 10 s, 0 to 1, in which training waited for data; None: it does not run. Since 2.2."""
+    place: Place = "shown"
+    """Where its run stands in the overview. Since 2.3."""
 
 
 class RunSummary(Struct, frozen=True):
@@ -1340,6 +1346,42 @@ class RunSummary(Struct, frozen=True):
     """The loader that holds back the others; empty: none stands out."""
     verdict: Verdict = Verdict()
     """Which rank holds back the others, and why; without words: none does."""
+
+
+class RunChange(Struct, frozen=True):
+    """What somebody did to a run's place in the overview, or that they deleted it. Since 2.3."""
+
+    at: Moment
+    """When, by the backend's clock."""
+    run: Text
+    """Name of the run."""
+    change: Place | Literal["deleted"]
+    """What became of it."""
+    by: Text
+    """Name of the token that asked for it."""
+    origin: Text
+    """Network address that it came from."""
+    loaders: Count = 0
+    """Loaders that the run had then."""
+    text: Text = ""
+    """The same as a sentence, without the moment."""
+
+
+class KnownRun(Struct, frozen=True):
+    """A run that is remembered, by its loaders. Since 2.3."""
+
+    run: Text
+    """Its name."""
+    place: Place
+    """Where it stands in the overview."""
+    loaders: Count
+    """Loaders that are known of it."""
+    connected: Count
+    """Those of them that are connected: while there are any, it cannot be deleted."""
+    started: Moment
+    """When the newest of its loaders was made, by that loader's clock."""
+    seen: Moment
+    """When the backend last heard of it."""
 
 
 class LoaderDetail(Struct, frozen=True):
@@ -1725,6 +1767,8 @@ def to_json_schema() -> dict[str, object]:
         LoaderDetail,
         Predictions,
         QuarantinePage,
+        RunChange,
+        KnownRun,
     )
     _, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "penstock", "$defs": components}

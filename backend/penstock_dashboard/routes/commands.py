@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import operator
 from typing import Annotated, Any
 
@@ -18,8 +17,8 @@ from ..core import Backend
 from ..openapi import SIGNED_IN, returns, takes
 from ..problems import InvalidField, Problem
 from ..replies import body_of, reply
-from ..routes.dependencies import MayControl, TheBackend, TheLoader, said_once
-from ..security.access import Requires, access_of, client_address
+from ..routes.dependencies import MayControl, TheBackend, TheLoader, not_too_fast, said_once
+from ..security.access import Requires, client_address
 from ..security.tokens import Token
 from ..store.records import read_command, read_commands
 
@@ -117,7 +116,7 @@ async def command(
     request: Request, backend: TheBackend, token: MayControl, entry: TheLoader, key: Key = None
 ) -> Response:
     wanted = _order(await body_of(request, OrderRequest))
-    _limit(request, token)
+    not_too_fast(request, token)
     asker = _asker(request, token, msgspec.json.encode(wanted), f"loader {entry.id}", key)
     book = backend.commands
     repeated = book.repeated(asker)
@@ -155,7 +154,7 @@ async def run_command(
     request: Request, backend: TheBackend, token: MayControl, run: Annotated[str, Path()], key: Key = None
 ) -> Response:
     wanted = await body_of(request, RunOrderRequest)
-    _limit(request, token)
+    not_too_fast(request, token)
     asker = _asker(request, token, msgspec.json.encode(wanted), f"run {run}", key)
     book = backend.commands
     repeated = book.repeated(asker)
@@ -206,17 +205,6 @@ def _fan_out(
         raise Problem(409, "no-loader-can", "None of the run's loaders can do that.", errors=errors)
     group = hashlib.sha256(f"{asker.idempotency or id(asker)} {backend.instance}".encode()).hexdigest()[:16]
     return RunCommand(group, [book.accept(entry, wanted, asker, group) for entry in able], refused)
-
-
-def _limit(request: Request, token: Token) -> None:
-    wait = access_of(request).commands.of(token.name).take()
-    if wait:
-        raise Problem(
-            429,
-            "too-many-commands",
-            f"The token “{token.name}” sends commands too fast.",
-            headers={"Retry-After": str(math.ceil(wait))},
-        )
 
 
 def _asker(request: Request, token: Token, wanted: bytes, target: str, key: str | None) -> Asker:

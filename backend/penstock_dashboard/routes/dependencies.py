@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
@@ -9,7 +10,7 @@ from fastapi import Depends, Path, Request
 from ..core import Backend
 from ..problems import InvalidField, Problem
 from ..registry import Entry
-from ..security.access import Requires
+from ..security.access import Requires, access_of
 from ..security.tokens import Token
 
 
@@ -35,6 +36,18 @@ def loader_of(
 
 
 TheLoader = Annotated[Entry, Depends(loader_of)]
+
+
+def not_too_fast(request: Request, token: Token) -> None:
+    """Raise a problem if a token asks for changes more often than it may."""
+    wait = access_of(request).commands.of(token.name).take()
+    if wait:
+        raise Problem(
+            429,
+            "too-many-commands",
+            f"The token “{token.name}” sends commands too fast.",
+            headers={"Retry-After": str(math.ceil(wait))},
+        )
 
 
 def said_once(request: Request) -> None:

@@ -69,12 +69,15 @@ async def loaders(
     backend: TheBackend,
     run: Annotated[str | None, Query(description="Only those of this run.")] = None,
     presence: Annotated[Presence | None, Query(description="Only those in this state.")] = None,
+    hidden: Annotated[bool, Query(description="Also those of hidden runs. Those of `run` are there anyway.")] = False,
 ) -> Response:
     return named_reply(
         [
             entry.row()
             for entry in backend.registry
-            if (run is None or entry.run == run) and (presence is None or entry.presence == presence)
+            if (run is None or entry.run == run)
+            and (presence is None or entry.presence == presence)
+            and (hidden or run is not None or entry.place != "hidden")
         ]
     )
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..settings import Limits, Retention
-from ..store.batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark
+from ..store.batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark, RunChangeStored
 from ..store.records import last_event, read_loaders, read_owners
 from ..store.samples import Sample
 from ..store.schema import open_reader
 from ..store.space import used_bytes
 from ..store.writer import Writer
 
-__all__ = ["Batch", "CommandStored", "EventRecord", "LoaderRecord", "Mark", "Sample", "Store"]
+__all__ = ["Batch", "CommandStored", "EventRecord", "LoaderRecord", "Mark", "RunChangeStored", "Sample", "Store"]
 
 T = TypeVar("T")
 
@@ -165,6 +165,12 @@ class Store:
 
     def command(self, stored: CommandStored) -> None:
         self._writer.add(lambda batch: batch.add_command(stored), 0.0)
+
+    def run_changed(self, stored: RunChangeStored) -> None:
+        self._writer.add(lambda batch: batch.add_change(stored), 0.0)
+
+    def forget_commands(self, run: str) -> None:
+        self._writer.add(lambda batch: batch.add_deleted(run))
 
     async def committed(self) -> None:
         """Return once everything handed over so far is stored."""

@@ -21,6 +21,8 @@ class LoaderRecord(msgspec.Struct, frozen=True):
     seen: float
     owner: int = 0
     """Number of the token that the loader came with first."""
+    place: str = "shown"
+    """Where its run stands in the overview."""
 
     @property
     def size(self) -> int:
@@ -49,6 +51,15 @@ class EventRecord(msgspec.Struct, frozen=True):
     """The event, JSON."""
     owner: int = 0
     """As in `LoaderRecord`."""
+
+
+class RunChangeStored(msgspec.Struct, frozen=True):
+    """What was done to a run, as it is stored."""
+
+    at: float
+    run: str
+    record: bytes
+    """The `RunChange`, JSON."""
 
 
 class CommandStored(msgspec.Struct, frozen=True):
@@ -85,6 +96,10 @@ class Batch(msgspec.Struct):
     commands: dict[str, CommandStored] = {}
     forgotten: list[int] = []
     """Loaders whose every trace shall go."""
+    changes: list[RunChangeStored] = []
+    """What was done to runs."""
+    deleted: list[str] = []
+    """Runs whose commands shall go."""
     owners: dict[int, str] = {}
     """Tokens that are new: number → name."""
     size: int = 0
@@ -93,8 +108,9 @@ class Batch(msgspec.Struct):
     """Owner → bytes of its messages and loaders."""
 
     def __bool__(self) -> bool:
+        messages = self.samples or self.marks or self.events
         return bool(
-            self.samples or self.marks or self.events or self.loaders or self.commands or self.forgotten or self.owners
+            messages or self.loaders or self.commands or self.forgotten or self.owners or self.changes or self.deleted
         )
 
     def add_sample(self, key: int, owner: int, sample: Sample) -> None:
@@ -123,6 +139,15 @@ class Batch(msgspec.Struct):
     def add_forgotten(self, key: int) -> None:
         self.forgotten.append(key)
         self.loaders.pop(key, None)
+        self.size += ROW
+
+    def add_change(self, stored: RunChangeStored) -> None:
+        self.changes.append(stored)
+        self.size += len(stored.record) + ROW
+
+    def add_deleted(self, run: str) -> None:
+        self.deleted.append(run)
+        self.commands = {key: command for key, command in self.commands.items() if command.run != run}
         self.size += ROW
 
     def _count(self, owner: int, size: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..settings import Retention
 from ..store.batch import ROW
 from ..store.samples import TIERS, Sample, regroup, single, to_rows
-from ..store.space import charge, drop
+from ..store.space import PINNED, charge, drop
 
 INTERVAL = 60.0
 """Seconds between two compactions."""
@@ -80,14 +80,18 @@ def compact(connection: sqlite3.Connection, done: Samples, rest: Samples, owners
 
 
 def expire(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
-    """Drop what had its time. Runs in a transaction."""
+    """Drop what had its time; of runs that are pinned, not what is small. Runs in a transaction."""
+    spared = f"AND loader NOT IN {PINNED}"
     for (owner,) in connection.execute("SELECT id FROM owners").fetchall():
         for tier, kept in enumerate((retention.samples, retention.ten_seconds, retention.minutes)):
             values = (owner, tier, now - kept)
-            drop(connection, "chunks", owner, "rows", "owner = ? AND tier = ? AND stored < ?", values)
+            which = f"owner = ? AND tier = ? AND stored < ? {spared if tier == len(TIERS) - 1 else ''}"
+            drop(connection, "chunks", owner, "rows", which, values)
         kinds = connection.execute("SELECT DISTINCT kind FROM events WHERE owner = ?", (owner,)).fetchall()
         for (kind,) in kinds:
             kept = retention.samples if kind == "spans" else retention.minutes
             values = (owner, kind, now - kept)
-            drop(connection, "events", owner, "body", "owner = ? AND kind = ? AND at < ?", values)
+            which = f"owner = ? AND kind = ? AND at < ? {spared if kind != 'spans' else ''}"
+            drop(connection, "events", owner, "body", which, values)
     connection.execute("DELETE FROM commands WHERE at < ?", (now - retention.minutes,))
+    connection.execute("DELETE FROM run_changes WHERE at < ?", (now - retention.minutes,))

@@ -20,12 +20,12 @@ def read_loaders(connection: sqlite3.Connection, snapshots: int = 32 << 20) -> l
             break
         latest[key] = snapshot
     rows = connection.execute(
-        "SELECT key, id, hello, presence, seen, owner, coalesce(incarnation, ''), coalesce(last_seq, -1) "
+        "SELECT key, id, hello, presence, seen, owner, place, coalesce(incarnation, ''), coalesce(last_seq, -1) "
         "FROM loaders LEFT JOIN marks USING (key) ORDER BY key"
     )
     return [
-        (LoaderRecord(key, name, hello, latest.get(key), presence, seen, owner), Mark(incarnation, seq))
-        for key, name, hello, presence, seen, owner, incarnation, seq in rows
+        (LoaderRecord(key, name, hello, latest.get(key), presence, seen, owner, place), Mark(incarnation, seq))
+        for key, name, hello, presence, seen, owner, place, incarnation, seq in rows
     ]
 
 
@@ -111,6 +111,13 @@ def read_commands(
         (*parameters, limit),
     )
     return [CommandStored(*row) for row in rows]
+
+
+def read_run_changes(connection: sqlite3.Connection, run: str | None, limit: int) -> list[bytes]:
+    """What was done to runs, or to one, as JSON; the newest first."""
+    which, values = ("", ()) if run is None else ("WHERE run = ?", (run,))
+    rows = connection.execute(f"SELECT record FROM run_changes {which} ORDER BY n DESC LIMIT ?", (*values, limit))
+    return [record for (record,) in rows]
 
 
 def read_command(connection: sqlite3.Connection, identifier: str) -> CommandStored | None:

@@ -45,6 +45,11 @@ MIGRATIONS: tuple[str, ...] = (
     DROP INDEX events_by_age;
     CREATE INDEX events_by_age ON events (owner, kind, at);
     """,
+    # 3: where a loader's run stands in the overview, and who put it there; deleted runs are in the log only.
+    """
+    ALTER TABLE loaders ADD COLUMN place TEXT NOT NULL DEFAULT 'shown';
+    CREATE TABLE run_changes (n INTEGER PRIMARY KEY, at REAL NOT NULL, run TEXT NOT NULL, record BLOB NOT NULL);
+    """,
 )
 
 

@@ -10,8 +10,8 @@
 3. Pages that became free are filled again; if there are many, some are given back to the disk at a time (`tidy`).
 
 What goes first is of the owner who has most: spans, then full-resolution samples, 10 s buckets, last snapshots, other
-events, and the rest; the oldest of each first. So nobody can push out others' records beyond an equal share of all.
-Commands count as one more owner.
+events, and the rest; the oldest of each first, and those of runs that are pinned after all the others. So nobody can
+push out others' records beyond an equal share of all. Commands count as one more owner.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ VICTIMS = (
 )
 """Table, number, what is bulky in it, which rows: in the order in which they go. Snapshots go before other events."""
 SNAPSHOTS_AFTER = 3
+PINNED = "(SELECT key FROM loaders WHERE place = 'pinned')"
+"""Loaders of runs that somebody wants to keep."""
 
 
 class LogHeld(sqlite3.OperationalError):
@@ -205,10 +207,14 @@ class Space:
         return False
 
     def _drop(self, connection: sqlite3.Connection, owner: int) -> int:
-        for place, (table, number, bulk, which) in enumerate(VICTIMS):
-            if place == SNAPSHOTS_AFTER and (dropped := self._drop_snapshots(connection, owner)):
+        return self._drop_of(connection, owner, f"NOT IN {PINNED}") or self._drop_of(connection, owner, f"IN {PINNED}")
+
+    def _drop_of(self, connection: sqlite3.Connection, owner: int, whose: str) -> int:
+        """`whose`: a condition on loaders."""
+        for place, (table, number, bulk, kind) in enumerate(VICTIMS):
+            if place == SNAPSHOTS_AFTER and (dropped := self._drop_snapshots(connection, owner, whose)):
                 return dropped
-            old = "at" if table == "events" else "stored"
+            old, which = "at" if table == "events" else "stored", f"{kind} AND loader {whose}"
             (count,) = connection.execute(
                 f"SELECT count(*) FROM {table} WHERE owner = ? AND {which}", (owner,)
             ).fetchone()
@@ -217,8 +223,8 @@ class Space:
                 return drop(connection, table, owner, bulk, f"{number} IN ({oldest})", (owner, count // 4 + 1))
         return 0
 
-    def _drop_snapshots(self, connection: sqlite3.Connection, owner: int) -> int:
-        mine = "SELECT key FROM loaders WHERE owner = ? AND snapshot IS NOT NULL"
+    def _drop_snapshots(self, connection: sqlite3.Connection, owner: int, whose: str) -> int:
+        mine = f"SELECT key FROM loaders WHERE owner = ? AND snapshot IS NOT NULL AND key {whose}"
         (count,) = connection.execute(f"SELECT count(*) FROM ({mine})", (owner,)).fetchone()
         dropped = 0
         for (key,) in connection.execute(f"{mine} ORDER BY seen LIMIT ?", (owner, count // 4 + 1)).fetchall():

@@ -325,8 +325,9 @@ def _insert_owners(connection: sqlite3.Connection, owners: dict[int, str]) -> No
 
 def _insert_loaders(connection: sqlite3.Connection, records: list[LoaderRecord]) -> None:
     connection.executemany(
-        "INSERT OR REPLACE INTO loaders (key, id, hello, snapshot, presence, seen, owner) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(r.key, r.id, r.hello, r.snapshot, r.presence, r.seen, r.owner) for r in records],
+        "INSERT OR REPLACE INTO loaders (key, id, hello, snapshot, presence, seen, owner, place) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [(r.key, r.id, r.hello, r.snapshot, r.presence, r.seen, r.owner, r.place) for r in records],
     )
 
 
@@ -355,6 +356,10 @@ def _insert(connection: sqlite3.Connection, batch: Batch) -> None:
     )
     for key in batch.forgotten:
         _forget(connection, key)
+    connection.executemany("DELETE FROM commands WHERE run = ?", [(run,) for run in batch.deleted])
+    connection.executemany(
+        "INSERT INTO run_changes (at, run, record) VALUES (?, ?, ?)", [(c.at, c.run, c.record) for c in batch.changes]
+    )
 
 
 def _forget(connection: sqlite3.Connection, key: int) -> None:

@@ -12,7 +12,7 @@ from penstock.protocol import Frame, Gap, LoaderRow, Order, Overview, Session, S
 from ..terminal.client import Client
 from ..terminal.clock import Offset
 from ..terminal.controls import Controls
-from ..terminal.facts import LoaderFacts, applied, ordered
+from ..terminal.facts import LoaderFacts, applied, ordered, wanted
 from ..terminal.feed import Feed, Status
 from ..terminal.keys import Keys
 from ..terminal.options import Failure
@@ -203,8 +203,7 @@ class App:
     # ------------------------------------------------------------------------------------------ what is shown
 
     def _shown_rows(self) -> list[LoaderRow]:
-        target = self._target
-        return ordered(row for row in self._rows.values() if target is None or target.matches(row))
+        return ordered(row for row in self._rows.values() if wanted(row, self._target))
 
     def _choose(self, by: int) -> None:
         rows = self._shown_rows()

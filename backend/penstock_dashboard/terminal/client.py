@@ -15,9 +15,12 @@ from urllib.parse import quote, urlencode
 import msgspec
 from penstock.protocol import (
     CommandRecord,
+    KnownRun,
     LoaderDetail,
     LoaderRow,
     Order,
+    Place,
+    RunChange,
     Session,
     StoredEvent,
 )
@@ -76,7 +79,8 @@ class Client:
         return self._call("/api/session/links", OnceLink, {})
 
     def loaders(self) -> list[LoaderRow]:
-        return self._get("/api/loaders", list[LoaderRow])
+        """All of them, those of hidden runs too."""
+        return self._get("/api/loaders?hidden=true", list[LoaderRow])
 
     def loader(self, identifier: str) -> LoaderDetail:
         return self._get(f"/api/loaders/{_part(identifier)}", LoaderDetail)
@@ -106,6 +110,20 @@ class Client:
         """A run as one HTML file."""
         return self._fetch(f"/api/runs/{_part(run)}/report")
 
+    def runs(self) -> list[KnownRun]:
+        return self._get("/api/runs", list[KnownRun])
+
+    def run_changes(self, run: str | None) -> list[RunChange]:
+        """What was done to runs, or to one; the newest first."""
+        query = urlencode({"limit": 1000} if run is None else {"limit": 1000, "run": run})
+        return self._get(f"/api/runs/changes?{query}", list[RunChange])
+
+    def place(self, run: str, place: Place) -> KnownRun:
+        return self._call(f"/api/runs/{_part(run)}/place", KnownRun, {"place": place}, method="PUT")
+
+    def delete(self, run: str) -> RunChange:
+        return self._call(f"/api/runs/{_part(run)}", RunChange, method="DELETE")
+
     def order(self, target: Target, order: Order) -> Ordered:
         """Ask. An answer that was lost is asked for once more under the same key, so nothing is ordered twice."""
         headers = {"Idempotency-Key": secrets.token_hex(16)}
@@ -126,8 +144,15 @@ class Client:
     def _get(self, path: str, kind: type[T]) -> T:
         return self._call(path, kind)
 
-    def _call(self, path: str, kind: type[T], body: Any = None, headers: dict[str, str] | None = None) -> T:
-        answer = self._fetch(path, body, headers)
+    def _call(
+        self,
+        path: str,
+        kind: type[T],
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        method: str | None = None,
+    ) -> T:
+        answer = self._fetch(path, body, headers, method)
         try:
             return from_named(msgspec.json.decode(answer, type=named(kind)), kind)
         except msgspec.DecodeError as error:
@@ -135,9 +160,12 @@ class Client:
                 UNREACHABLE, f"{self.find().url} answers, but not as this Penstock's dashboard: {error}"
             ) from None
 
-    def _fetch(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> bytes:
-        address = self.find()
-        request = urllib.request.Request(address.url + path, headers={"Accept": "application/json", **(headers or {})})
+    def _fetch(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str | None = None
+    ) -> bytes:
+        """`method`: if it is not GET, or POST with a body."""
+        address, accepted = self.find(), {"Accept": "application/json", **(headers or {})}
+        request = urllib.request.Request(address.url + path, headers=accepted, method=method)
         if address.token:
             request.add_header("Authorization", f"Bearer {address.token}")
         if body is not None:

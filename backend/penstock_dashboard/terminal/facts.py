@@ -29,6 +29,8 @@ from penstock.protocol import (
     WorkerRates,
 )
 
+from ..terminal.targets import Target
+
 WorkerLine = tuple[Worker, WorkerRates]
 """A worker, and what it did over the last seconds."""
 
@@ -58,8 +60,13 @@ def workers_known(row: LoaderRow) -> bool:
     return "workers" not in row.unknown
 
 
+def wanted(row: LoaderRow, target: Target | None) -> bool:
+    """Whether it is to be shown: what was asked for by name, else everything but hidden runs."""
+    return row.place != "hidden" if target is None else target.matches(row)
+
+
 def ordered(rows: Iterable[LoaderRow]) -> list[LoaderRow]:
-    """Runs that live first, then the newest; within a run by name and rank."""
+    """Runs that are pinned first, then those that live, then the newest; within a run by name and rank."""
     newest: dict[str, tuple[bool, float]] = {}
     rows = list(rows)
     for row in rows:
@@ -67,9 +74,10 @@ def ordered(rows: Iterable[LoaderRow]) -> list[LoaderRow]:
         live, started = newest.get(row.identity.run, (False, 0.0))
         newest[row.identity.run] = (live or lives, max(started, row.started))
 
-    def place(row: LoaderRow) -> tuple[bool, float, str, str, int]:
+    def place(row: LoaderRow) -> tuple[bool, bool, float, str, str, int]:
         live, started = newest[row.identity.run]
-        return not live, -started, row.identity.run, row.identity.name, row.identity.rank
+        unpinned = row.place != "pinned"
+        return unpinned, not live, -started, row.identity.run, row.identity.name, row.identity.rank
 
     return sorted(rows, key=place)
 

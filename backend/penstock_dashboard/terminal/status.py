@@ -15,7 +15,7 @@ from ..named import to_named
 from ..terminal import options, overview, panels, targets
 from ..terminal.canvas import EMPTY, Line, fitted, painted, plain
 from ..terminal.client import Client
-from ..terminal.facts import LoaderFacts, ordered
+from ..terminal.facts import LoaderFacts, ordered, wanted
 from ..terminal.options import FINE, REFUSED, TARGETS, Failure
 from ..terminal.targets import Target
 from ..terminal.tty import colourful
@@ -40,7 +40,7 @@ def _run(arguments: argparse.Namespace) -> int:
     client = Client(options.address_of(arguments))
     target: Target | None = arguments.target
     rows = client.loaders()
-    chosen = ordered(row for row in rows if target is None or target.matches(row))
+    chosen = ordered(row for row in rows if wanted(row, target))
     if target is not None and not chosen:
         raise Failure(REFUSED, targets.not_found(target, rows))
     alone = chosen[0].id if target is not None and len(chosen) == 1 else ""
@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _print_json(client, chosen, alone, now)
         return FINE
     if not chosen:
-        print("No loader has reported yet.")
+        print("All runs are hidden; `penstock runs` lists them." if rows else "No loader has reported yet.")
         return FINE
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if alone:

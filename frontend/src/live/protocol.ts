@@ -1555,6 +1555,8 @@ export interface LoaderRow {
   unknown: string[];
   /** Share of the last 10 s, 0 to 1, in which training waited for data; None: it does not run. Since 2.2. */
   waiting: number | null;
+  /** Where its run stands in the overview. Since 2.3. */
+  place: "hidden" | "pinned" | "shown";
 }
 
 export interface LoaderRowWire extends Omit<LoaderRow, "rates" | "verdict"> {
@@ -2050,6 +2052,24 @@ export interface QuarantinePage {
   matching: number;
   /** The newest of them, the newest first. */
   found: Quarantined[];
+}
+
+/** What somebody did to a run's place in the overview, or that they deleted it. Since 2.3. */
+export interface RunChange {
+  /** When, by the backend's clock. */
+  at: number;
+  /** Name of the run. */
+  run: string;
+  /** What became of it. */
+  change: "hidden" | "pinned" | "shown" | "deleted";
+  /** Name of the token that asked for it. */
+  by: string;
+  /** Network address that it came from. */
+  origin: string;
+  /** Loaders that the run had then. */
+  loaders: number;
+  /** The same as a sentence, without the moment. */
+  text: string;
 }
 
 export type ToViewer = Session | Overview | Detail | Frame | Happened | Gap | CommandChanged | Gone | Pong | Alerts;

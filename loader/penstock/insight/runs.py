@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..protocol import LoaderRow, Rates, RunSummary, Verdict
+from ..protocol import LoaderRow, Rates, RunChange, RunSummary, Verdict
 from .shares import of_rates
 from .shares import waiting as waiting_share
 from .words import count, figure, percent, plural
@@ -148,6 +148,13 @@ def _why(row: LoaderRow, others: list[LoaderRow]) -> tuple[str, str]:
     what, advice = REASONS[most]
     many = f"takes {_times(ratio)} as long" if ratio.times else "is waited for, and the others need not"
     return f"its {what} {many}", advice
+
+
+def change_in_words(change: RunChange) -> str:
+    """What somebody did to a run."""
+    what = {"shown": "Shown again", "pinned": "Pinned", "hidden": "Hidden", "deleted": "Deleted"}[change.change]
+    having = f", with {plural(change.loaders, 'loader')}" if change.change == "deleted" else ""
+    return f"{what}{having}, by {change.by}{f' ({change.origin})' if change.origin else ''}"
 
 
 REASONS = {
