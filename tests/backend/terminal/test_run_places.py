@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from tests.backend.harness import Running, until
 from tests.backend.terminal.conftest import Call
-from tests.recorded.replay import Fleet
 
 
-def test_runs_are_listed_pinned_hidden_and_deleted(call: Call, server: Running, fleet: Fleet) -> None:
-    fleet.replay("busy", run="placed", past=2.0)
+def test_runs_are_listed_pinned_hidden_and_deleted(call: Call, server: Running) -> None:
+    with server.loader("placed"):
+        _place_another(call, server)
+
+
+def _place_another(call: Call, server: Running) -> None:
     with server.loader("outworn") as loader:
         loader.snapshot()
         loader.acknowledged(loader.goodbye())
@@ -35,11 +38,11 @@ def test_runs_are_listed_pinned_hidden_and_deleted(call: Call, server: Running, 
     assert [line.split(": ")[1].split(",")[0] for line in told] == ["Deleted", "Hidden", "Pinned"]
 
 
-def test_what_cannot_be_done_is_said(call: Call, fleet: Fleet) -> None:
-    fleet.replay("busy", run="alive", past=2.0)
-    status, _, error = call("runs", "delete", "alive", "--yes")
-    assert status == 1
-    assert "cannot be deleted: 1 loader is connected" in error
-    assert call("runs", "hide")[0] == 1
-    assert call("runs", "hide", "nobody")[0] == 1
-    assert call("runs", "hide", "alive", token="viewer")[0] == 1
+def test_what_cannot_be_done_is_said(call: Call, server: Running) -> None:
+    with server.loader("alive"):
+        status, _, error = call("runs", "delete", "alive", "--yes")
+        assert status == 1
+        assert "cannot be deleted: 1 loader is connected" in error
+        assert call("runs", "hide")[0] == 1
+        assert call("runs", "hide", "nobody")[0] == 1
+        assert call("runs", "hide", "alive", token="viewer")[0] == 1
