@@ -404,6 +404,26 @@ _cases = (
     _profiling("tiny64"),
     _profiling("dict20"),
     _profiling("jpeg"),
+    *(
+        Case(
+            name=f"profiling/py-spy/{dataset.lower()}",
+            group="spied",
+            variants=("penstock",),
+            measure=Measure("spied", "measure", dataset=dataset),
+            figures=tuple(
+                Figure(
+                    kind,
+                    f"points from py-spy, {kind} time",
+                    less_is_better=True,
+                    pick="median",
+                    target=Target(3, "value", False) if dataset != "Small" else None,
+                )
+                for kind in ("own", "total")
+            ),
+            timeout=120,
+        )
+        for dataset in ("Python", "Arrays", "Pictures", "Sleeping", "Small")
+    ),
     Case(
         name="profiling/page",
         group="profiling",

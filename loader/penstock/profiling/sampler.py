@@ -12,9 +12,8 @@ It needs no other process, no right and no signal. What it sees is what a look f
 3. **The lock is asked for quickly.** Python lets a thread that wants it wait for 5 ms, and of work that gives it up of
    itself more often than that nothing else would ever be seen. See `pace`.
 4. **The interpreter gives the lock up between some instructions only**: when a function is entered, after a call, at
-   the end of a loop's body. Time since the last such point is charged to the next. A function that was only just
-   entered is not charged for it, its caller is. What a function does between its last such point and its return goes to
-   its caller: a few instructions as a rule, and the one thing that a look from outside would see more exactly.
+   the end of a loop's body. Which functions the time since the last such point is charged to is read off the code
+   in between: see `segments`. It is the one thing that a look from outside would see more exactly.
 5. **Processor time** is a thread's own clock. Which stacks it goes to is decided by those looks that found the thread
    on a processor: the lock was taken, and its clock has run on since the last look, or it ran on while we looked. So a
    stack that sleeps gets none, and the sum is the clock's.
@@ -46,7 +45,8 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from .pace import PACE
-from .stacks import News, Place, Stacks
+from .segments import Place
+from .stacks import News, Stacks
 
 RATE = 50.0
 """Looks a second."""

@@ -8,20 +8,15 @@ for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dis import opmap
 from types import CodeType
 from typing import Any, NamedTuple
 
 from .ownership import is_users
+from .segments import Place, Segments
 
 MOST_STACKS = 20_000
 MOST_FRAMES = 20_000
 LONGEST_NAME = 256
-
-_RESUME = opmap.get("RESUME", -1)
-
-Place = tuple[CodeType, int]
-"""Where a frame is: its code, and the offset of the instruction that it is at."""
 
 
 class Function(NamedTuple):
@@ -57,22 +52,20 @@ class Stacks:
         """Kept, so that no other code gets the identity of one of them."""
         self._most = most
         self._places: dict[tuple[int, int], int] = {}
-        self._entered: set[tuple[int, int]] = set()
         self._functions: dict[int, int] = {}
         self._frames: dict[tuple[int, int], int] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
         self._news = News([], [], [])
+        self._segments = Segments()
 
     def number(self, places: Sequence[Place]) -> int:
-        """The number of a stack, given from its leaf to its root."""
+        """The number of the stack to charge for a look at this one, given from its leaf to its root."""
+        places = self._charged(places)
         frames = []
         for code, offset in places:
             if id(code) in self._roots:
                 break
             frames.append(self._frame(code, offset))
-        if len(frames) > 1 and (id(places[0][0]), places[0][1]) in self._entered:
-            # It was interrupted as it was entered: none of the time was its own.
-            del frames[0]
         frames.reverse()
         stack = tuple(frames)
         number = self._numbers.get(stack)
@@ -83,6 +76,18 @@ class Stacks:
             number = self._numbers[stack] = len(self._numbers)
             self._news.stacks.append(stack)
         return number
+
+    def _charged(self, places: Sequence[Place]) -> Sequence[Place]:
+        """See `segments`. A function that was interrupted as it was entered is not charged for the time before."""
+        leaf, *callers = places
+        if self._segments.begins(leaf):
+            if not callers or id(callers[0][0]) in self._roots:
+                return places
+            self._segments.learn(callers[0], leaf[0])
+            leaf, *callers = callers
+        elif not self._segments.loops(leaf):
+            return places
+        return [*reversed(self._segments.charged(leaf)), *callers]
 
     def take_news(self) -> News:
         """What was described since the last call."""
@@ -106,8 +111,6 @@ class Stacks:
             self._news.frames.append(frame)
         if len(self._places) < MOST_FRAMES:
             self._places[place] = number
-            if code.co_code[offset : offset + 1] == bytes([_RESUME]):
-                self._entered.add(place)
         return number
 
 
