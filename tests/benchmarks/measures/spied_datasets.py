@@ -121,7 +121,7 @@ def whitened(image: Floats) -> Floats:
 
 
 def blurred(image: Floats) -> Floats:
-    mean: Floats = (image[1:-1] + image[:-2] + image[2:]) / 3
+    mean: Floats = (image[1:-1] + image[:-2] + image[2:]) / np.float32(3)
     return mean
 
 
