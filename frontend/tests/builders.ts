@@ -117,6 +117,7 @@ export function row(some: Partial<LoaderRow> & { run?: string; name?: string; ra
     errors: 0,
     error: "",
     hang_us: 0,
+    place: "shown",
     unknown: [],
     waiting: 0,
     verdict: { tone: "plain", verdict: "", sentence: "", advice: "", limit: "none", stage: null, waiting: null, workers: null, offer: "", brings: null, brings_low: null, brings_high: null, line: null },

@@ -5,9 +5,11 @@ import {
   type Order,
   type Predictions,
   type QuarantinePage,
+  type RunChange,
   type Session,
   type StoredEvent,
 } from "./protocol";
+import type { Place } from "./overview";
 import { page } from "./page";
 
 /** What the backend answered instead: an RFC 9457 problem, or no answer at all (status 0). */
@@ -56,9 +58,9 @@ async function call<T>(path: string, init: RequestInit = {}): Promise<T> {
   return body as T;
 }
 
-function post<T>(path: string, body: unknown, headers: Record<string, string> = {}): Promise<T> {
+function post<T>(path: string, body: unknown, headers: Record<string, string> = {}, method = "POST"): Promise<T> {
   return call(path, {
-    method: "POST",
+    method,
     body: JSON.stringify(body),
     headers: { "Content-Type": "application/json", ...headers },
   });
@@ -70,6 +72,7 @@ export interface RunAnswer {
   refused: { loader: string; reason: string }[];
 }
 
+const run = (name: string) => `api/runs/${encodeURIComponent(name)}`;
 const of = (id: string) => `api/loaders/${encodeURIComponent(id)}`;
 
 export const api = {
@@ -119,9 +122,13 @@ export const api = {
     return post<CommandRecord>(`${of(id)}/commands`, order, { "Idempotency-Key": key });
   },
 
-  orderRun(run: string, order: Order, key: string): Promise<RunAnswer> {
-    return post<RunAnswer>(`api/runs/${encodeURIComponent(run)}/commands`, order, { "Idempotency-Key": key });
+  orderRun(name: string, order: Order, key: string): Promise<RunAnswer> {
+    return post<RunAnswer>(`${run(name)}/commands`, order, { "Idempotency-Key": key });
   },
+
+  place: (name: string, place: Place) => post<unknown>(`${run(name)}/place`, { place }, {}, "PUT"),
+  deleteRun: (name: string) => call<RunChange>(run(name), { method: "DELETE" }),
+  runChanges: () => call<RunChange[]>("api/runs/changes"),
 };
 
 /** What signs in: a token, or the code of a link that can be used once. */

@@ -2,6 +2,9 @@ import { workersKnown } from "./known";
 import { KINDS } from "./numbers";
 import type { LoaderRow, Overview } from "./protocol";
 
+/** Where a run stands in the overview. */
+export type Place = LoaderRow["place"];
+
 /** What a person calls the state: the connection's if that is broken, else the loader's own. */
 export type RowState = "running" | "paused" | "idle" | "finished" | "failed" | "stale" | "lost";
 
@@ -45,6 +48,7 @@ export interface Run {
   loose: LoaderRow[];
   live: number;
   batches: number;
+  place: Place;
 }
 
 export interface RankGrid {
@@ -96,7 +100,7 @@ export function compare(a: LoaderRow, b: LoaderRow, key: SortKey, descending: bo
   return sign * (left - right) || tie;
 }
 
-/** Rows by run. Sorted by name the runs keep the newest first; by a figure, the run with the extreme one leads. */
+/** Rows by run, pinned runs first. By name the runs keep the newest first; by a figure, the run with the extreme one leads. */
 export function grouped(rows: Iterable<LoaderRow>, key: SortKey, descending: boolean): Run[] {
   const byRun = new Map<string, LoaderRow[]>();
   for (const row of rows) {
@@ -106,6 +110,8 @@ export function grouped(rows: Iterable<LoaderRow>, key: SortKey, descending: boo
   }
   const runs = [...byRun].map(([run, list]) => runOf(run, list, key, descending));
   runs.sort((a, b) => {
+    const pinned = Number(b.place === "pinned") - Number(a.place === "pinned");
+    if (pinned !== 0) return pinned;
     if (key === "name") return Number(b.live > 0) - Number(a.live > 0) || newest(b) - newest(a) || (a.run < b.run ? -1 : 1);
     const [left, right] = [a.rows[0], b.rows[0]];
     if (left === undefined || right === undefined) return 0;
@@ -135,6 +141,7 @@ function runOf(run: string, list: LoaderRow[], key: SortKey, descending: boolean
     loose,
     live: rows.filter(isLive).length,
     batches: rows.reduce((sum, row) => sum + (isLive(row) ? row.rates.batches : 0), 0),
+    place: rows[0]?.place ?? "shown",
   };
 }
 
