@@ -22,10 +22,15 @@ class Seen(NamedTuple):
     """What a worker was doing when it was looked at."""
 
     worker: int
+    """Its id; -1: training."""
     pid: int
+    """Its process; 0: there is none."""
     state: str
+    """What it was doing, in the words of `WorkerState`; empty: not known."""
     batch: int
+    """The batch that it was at; -1: none."""
     stack: str
+    """Its Python stack as text."""
     silence: str
     """Why there is no stack; empty: there is one."""
 
@@ -34,7 +39,9 @@ class _Look(NamedTuple):
     left: deque[tuple[int, int]]
     """Id and key of those who are still to be looked at."""
     answer: Callable[[list[Seen]], None]
+    """Called with what was seen of all of them."""
     seen: list[Seen]
+    """What was seen so far."""
 
 
 class Looks:

@@ -57,6 +57,7 @@ class Stalled(NamedTuple):
     """Training waits for one batch while later ones are finished."""
 
     epoch: int
+    """The epoch that is under way."""
     batch: int
     """The batch that is waited for."""
     worker: int

@@ -16,12 +16,19 @@ class Recipe:
     """How batches are made: the same for all workers of a pool."""
 
     dataset: Any
+    """The dataset as training had it when the pool was made, or was refreshed."""
     iterable: bool
+    """The dataset is iterable-style."""
     auto_collation: bool
+    """Samples are put together to batches; else each sample is a batch."""
     collate_fn: Callable[[Any], Any]
+    """Makes a batch of a list of samples, or converts one sample."""
     drop_last: bool
+    """Of iterable-style datasets: a last batch that is too small is left out."""
     batch_size: int | None
+    """Of iterable-style datasets: samples in a batch; None: no batches."""
     worker_init_fn: Callable[[int], None] | None
+    """Called in each worker, with its number, before it takes tasks."""
     record_samples: int = 0
     """How many of the slowest samples of an epoch are wanted by index."""
     movable: bool = False
@@ -40,20 +47,29 @@ class Batch(NamedTuple):
     """A finished batch, or the failure to make one, on its way from a worker."""
 
     epoch: int
+    """The number of the epoch that its task was given in."""
     batch: int
+    """Its batch index in the epoch; with shards, in the shard."""
     shard: int
+    """The shard that it was read from; -1: there are none."""
     payload: Payload | None
     """None: the shard has ended, or there is a failure."""
     failure: Failure | None
+    """What went wrong; None: nothing."""
     samples: int
+    """Samples in it."""
     start: int
-    """Moments in ns of the monotonic clock."""
+    """When its worker began with it, ns of the monotonic clock."""
     fetched: int
+    """When all its samples were there, ns of the monotonic clock."""
     collated: int
+    """When it was a batch, ns of the monotonic clock."""
     sent: int
+    """When it was where training finds it, ns of the monotonic clock."""
     slowest: int
     """Position in the batch of the slowest sample; -1: not known."""
     slowest_ns: int
+    """What the slowest sample took, ns."""
     slow: Any = None
     """(position, ns, moment at which it was there) of the slowest samples, if they are recorded."""
     state: Any = None

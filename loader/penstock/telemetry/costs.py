@@ -25,10 +25,15 @@ class Passage(NamedTuple):
     """When a batch passed its phases, ns of the monotonic clock, and at which worker."""
 
     worker: int
+    """Id of the worker that made it."""
     start: int
+    """When the worker began with it."""
     fetched: int
+    """When all its samples were there."""
     collated: int
+    """When it was a batch."""
     sent: int
+    """When it was where training finds it."""
 
 
 class _Slow:

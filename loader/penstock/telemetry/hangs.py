@@ -38,8 +38,11 @@ class Wait(NamedTuple):
     began: int
     """ns of the monotonic clock."""
     epoch: int
+    """The epoch of the batch that is waited for."""
     batch: int
+    """Its batch index."""
     cause: Cause
+    """What training waits for."""
     held: int = 0
     """Finished batches that have to wait."""
 
@@ -50,6 +53,7 @@ class Found(NamedTuple):
     worker: int
     """The worker that has the batch; -1: training does, or nobody."""
     stack: str
+    """The Python stack of who has the batch, as text; empty: none was to be had."""
     silence: str = ""
     """Why there is no stack."""
 

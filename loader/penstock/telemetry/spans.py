@@ -34,13 +34,21 @@ Key = tuple[int, int, int]
 @dataclass(slots=True)
 class _Row:
     key: Key
+    """Which batch it is."""
     worker: int
+    """Id of the worker that made it."""
     start: int
+    """When the worker began with it, ns of the monotonic clock, like all moments here."""
     fetched: int
+    """When all its samples were there."""
     collated: int
+    """When it was a batch."""
     sent: int
+    """When it was where training finds it."""
     yielded: int = -1
+    """When training got it; -1: not yet."""
     taken: bool = False
+    """It was told already."""
 
     def told(self, first: int) -> Span:
         """With moments in µs after `first`."""

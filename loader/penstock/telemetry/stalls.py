@@ -19,15 +19,23 @@ class OpenStall:
     began: int
     """ns of the monotonic clock."""
     epoch: int
+    """The epoch of the batch that training waits for."""
     batch: int
+    """Its batch index."""
     worker: int
+    """Id of the worker that has it; -1: none."""
     held_back: int
+    """Finished batches that have to wait."""
     task: tuple[int, int]
     """Its shard, and its number there; (-1, batch) without shards."""
     slowest_index: str = ""
+    """Index of the batch's slowest sample, as text; empty: not known yet."""
     slowest_ns: int = 0
+    """What that sample took, ns."""
     stack: str | None = None
+    """The stack of the worker that has it; None: nobody has looked."""
     ended: int = 0
+    """When the stall was over, ns of the monotonic clock; 0: it is not."""
 
     def length(self) -> int:
         return self.ended - self.began

@@ -60,10 +60,15 @@ class Inside(NamedTuple):
     """What is seen of the inside of a loader at one moment."""
 
     queues: Queues = Queues()
+    """Depths of its queues."""
     workers: list[Worker] = []  # noqa: RUF012  # never changed
+    """Its workers, as far as they can be seen."""
     pin: PinStage = PinStage()
+    """What its pin stage did."""
     unknown: tuple[str, ...] = UNSEEN
+    """Names of the fields of a snapshot that mean nothing."""
     processors: Processors = Processors()
+    """Processors there are, and what others take of them."""
 
 
 class WatchedSource:

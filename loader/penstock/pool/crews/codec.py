@@ -56,10 +56,15 @@ class _Source(NamedTuple):
     """One buffer that the pickle refers to, before its place is settled."""
 
     tensor: torch.Tensor | None
+    """The tensor whose memory it is, if it is one of torch's."""
     view: memoryview | None
+    """Else the memory."""
     offset: int
+    """Where it will be in the slot, bytes."""
     nbytes: int
+    """Its length, bytes."""
     placed: bool
+    """It is in the slot already."""
 
 
 class Encoder:

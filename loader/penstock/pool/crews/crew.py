@@ -37,6 +37,7 @@ class Progress(NamedTuple):
     """How far a worker is. Times are sums in ns since it was born, the state under way included."""
 
     state: WorkerState
+    """What it is doing."""
     since: int
     """When the state began, ns of the monotonic clock; 0: not known."""
     batch: int
@@ -44,12 +45,17 @@ class Progress(NamedTuple):
     batches: int
     """Batches that it made, failed ones included."""
     samples: int
+    """Samples in the batches that it made."""
     nbytes: int
     """Bytes of tensors and arrays in them."""
     fetch: int
+    """ns in which it got samples."""
     collate: int
+    """ns in which it made batches of them."""
     send: int
+    """ns in which it put batches where training finds them."""
     idle: int
+    """ns in which it had nothing to do."""
 
 
 class Memory(NamedTuple):

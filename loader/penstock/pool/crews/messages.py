@@ -16,7 +16,9 @@ class Birth(NamedTuple):
     """What a new worker is told."""
 
     worker: int
+    """Its id."""
     base_seed: int
+    """The base seed; the worker's own is that plus its id."""
     num_workers: int
     """As `get_worker_info().num_workers` will say; for iterable-style datasets the number of shards."""
 
@@ -29,7 +31,9 @@ class Fork(NamedTuple):
     """To the zygote: make a worker; the descriptor of its channel comes with it."""
 
     key: int
+    """Its number among all workers of the pool, ever."""
     birth: Birth
+    """What it is told first."""
 
 
 class Kill(NamedTuple):
@@ -121,8 +125,11 @@ class Adopt(NamedTuple):
     """To a worker: read this shard from now on."""
 
     epoch: int
+    """The epoch that the shard is of."""
     shard: int
+    """Its number."""
     state: Any
+    """Where to go on in it, as the dataset saved it; None: at its beginning."""
 
 
 class SharedSeed(NamedTuple):

@@ -16,6 +16,7 @@ class Carried(NamedTuple):
     """An encoded batch that is to be sent on."""
 
     structure: bytes
+    """The pickle that refers to the buffers."""
     buffers: list[tuple[int, int]]
     """As in `Encoded`."""
     inline: bytes
@@ -23,6 +24,7 @@ class Carried(NamedTuple):
     view: memoryview | None
     """or else where they are. The memory is the batch's for as long as somebody has this."""
     nbytes: int
+    """Bytes of tensors and arrays in it."""
 
 
 class InlinePayload:

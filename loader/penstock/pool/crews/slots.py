@@ -65,9 +65,13 @@ class Slot:
     """A slot as its worker sees it."""
 
     number: int
+    """Its number among its worker's slots."""
     size: int
+    """Bytes."""
     buffer: ctypes.Array[ctypes.c_char]
+    """Its memory."""
     address: int
+    """Where the memory is mapped."""
     references: int = 0
     """References to `buffer` while no tensor is made on it; 0: not known."""
 
