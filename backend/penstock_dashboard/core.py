@@ -22,8 +22,8 @@ from .registry import Entry, Registry
 from .runs import Runs
 from .security.tokens import Token
 from .settings import VERSION, Settings
-from .store import Batch, Store
-from .store.records import read_commands
+from .store import Batch, CommandsAsked, Store
+from .store.sqlite import Sqlite
 
 log = logging.getLogger("penstock")
 
@@ -94,7 +94,8 @@ class Backend:
         self.refusals = Refusals()
         self.seats_of_publishers = Present()
         self.seats_of_viewers = Present()
-        self.store = Store(settings.data, settings.retention, settings.timing.commit, settings.limits)
+        database = Sqlite(settings.data, settings.retention, settings.limits.batch)
+        self.store = Store(database, settings.timing.commit, settings.limits)
         self.registry = Registry(settings.limits, settings.timing)
         self.registry.most_per_token = min(self.registry.most_per_token, self.store.most_loaders)
         self.hub = Hub(self.registry, settings.limits)
@@ -117,9 +118,8 @@ class Backend:
         self.store.on_warning = self._warn
         self.registry.on_forgotten = self._forgotten
         self.registry.restore(await self.store.start())
-        self.hub.newest_event = self.store.last_event
         since = time.time() - IDEMPOTENCY_KEPT
-        stored = await self.store.read(lambda connection: read_commands(connection, since=since, limit=20_000))
+        stored = await self.store.commands(CommandsAsked(since=since, limit=20_000))
         self.commands.restore(stored[::-1])
         self._clockwork = [
             asyncio.create_task(self._every(lambda: 0.5, self._sweep)),
@@ -251,6 +251,7 @@ class Backend:
         self.hub.events(batch.events)
         if durable:  # what is not, the loader keeps, and sends again to a dashboard that has been mended
             self.publishers.committed(batch.marks)
+        self.publishers.void(batch.void)
 
     def _forgotten(self, entry: Entry) -> None:
         self.store.forget(entry.key)

@@ -32,7 +32,7 @@ from .security.links import Links, fragment
 from .security.tokens import Keyring, UnusableTokenFile
 from .server import make_server
 from .settings import DAY, HOUR, MINUTE, AlertSettings, Retention, Settings
-from .store.space import MIN_SIZE
+from .store.sqlite.space import MIN_SIZE
 from .token_command import default_token_file
 
 if TYPE_CHECKING:

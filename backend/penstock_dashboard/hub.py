@@ -57,8 +57,6 @@ class Hub:
 
     def __init__(self, registry: Registry, limits: Limits) -> None:
         self.connections: set[Connection] = set()
-        self.newest_event = 0
-        """The last event that viewers may have seen."""
         self._registry = registry
         self._limits = limits
         self._watchers: dict[str, set[Connection]] = {}
@@ -152,7 +150,9 @@ class Hub:
     def events(self, records: list[EventRecord]) -> None:
         """Events have been stored."""
         for record in records:
-            self.newest_event = max(self.newest_event, record.id)
+            entry = self._registry.get(record.loader)
+            if entry is not None:
+                entry.newest_event = record.id
             watchers = self._watchers.get(record.loader)
             if watchers:
                 event = LiveEvent(record)

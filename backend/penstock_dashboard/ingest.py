@@ -7,10 +7,11 @@ lost connection. It is acknowledged only when it is stored.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,6 +32,7 @@ from penstock.protocol import (
     ToBackend,
     ToLoader,
     Welcome,
+    loader_id,
 )
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -42,7 +44,7 @@ from .seats import CLOSING, seat_of
 from .security.buckets import Buckets, TokenBucket
 from .security.tokens import Token
 from .settings import Limits
-from .store import Mark, Sample
+from .store import Mark, Sample, Unavailable
 from .store.samples import pack
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.ingest")
 
 TOKEN_GONE = "the token was taken away"
+REPLACED_BY_ANOTHER = "another connection took this loader's place"
 POLICY, REPLACED, TRY_LATER, INTERNAL = 1008, 4409, 1013, 1011
 """Close codes."""
 PACED = 3
@@ -155,7 +158,7 @@ class Publisher:
             self.close(POLICY, "no hello came in time")
             await asyncio.sleep(1.0)
             return
-        if not self._greet(first):
+        if not await self._greet(first):
             await asyncio.sleep(1.0)  # until the sender has closed the connection
             return
         if self._seat is not None:
@@ -217,21 +220,17 @@ class Publisher:
 
     # --------------------------------------------------------------------------------------------- messages
 
-    def _greet(self, data: bytes | str) -> bool:
+    async def _greet(self, data: bytes | str) -> bool:
         try:
             if len(data) > self._backend.settings.limits.hello:
                 raise BadMessage(f"hello may have at most {self._backend.settings.limits.hello} bytes")
             hello = _decode(data, PROTOCOL[1])
             if not isinstance(hello, Hello):
                 raise BadMessage("the first message must be hello")
-            self._owner = self._backend.store.owner(self.token.name)
-            entry = self._backend.registry.welcome(self._checked(hello), self._owner)
-        except (BadMessage, Refusal) as refusal:
-            self._backend.counters.bad_messages += 1
-            if isinstance(refusal, Full):
-                self._backend.refuse("loaders")
-            self.send(Refused(str(refusal)[:256]))
-            self.close(TRY_LATER if isinstance(refusal, Refusal) else POLICY, str(refusal)[:120])
+            async with asyncio.timeout(self._backend.settings.limits.patience):
+                entry = await self._claim(self._checked(hello))
+        except (BadMessage, Refusal, Unavailable, TimeoutError) as refusal:
+            self._refuse(refusal)
             return False
         self._minor = hello.protocol[1]
         self.entry = entry
@@ -241,6 +240,38 @@ class Publisher:
         self.send(Welcome(PROTOCOL, entry.id, entry.last_seq, time.time(), round(entry.pace * 1e6)))
         self._backend.connected(entry)
         return True
+
+    async def _claim(self, hello: Hello) -> Entry:
+        """Its entry, whose messages come from this connection and from no other from now on."""
+        store, registry, publishers = self._backend.store, self._backend.registry, self._backend.publishers
+        who = hello.identity
+        loader = loader_id(who.run, who.rank, who.name)
+        self._owner = await store.owner(self.token.name)
+        registry.admit(hello, self._owner)
+        with publishers.greeting(self, loader, registry.get(loader)):
+            claim = await store.claim(loader, who.incarnation, self._owner, msgspec.msgpack.encode(hello))
+            if not publishers.is_greeting(self, loader):
+                raise Replaced(REPLACED_BY_ANOTHER)
+            try:
+                return registry.welcome(hello, claim)
+            except Full:
+                store.forget(claim.key)
+                raise
+
+    def _refuse(self, refusal: Exception) -> None:
+        code, reason = TRY_LATER, str(refusal)
+        if isinstance(refusal, BadMessage):
+            code = POLICY
+        elif isinstance(refusal, Replaced):
+            code = REPLACED
+        elif isinstance(refusal, Unavailable | TimeoutError):
+            reason = "the store cannot be reached; come back later"
+            self._backend.refuse("messages")
+        if isinstance(refusal, Full):
+            self._backend.refuse("loaders")
+        self._backend.counters.bad_messages += isinstance(refusal, BadMessage | Refusal)
+        self.send(Refused(reason[:256]))
+        self.close(code, reason[:120])
 
     def _checked(self, hello: Hello) -> Hello:
         """Two processes may call themselves the same; the one that started later is it."""
@@ -300,7 +331,7 @@ class Publisher:
     def _snapshot(self, entry: Entry, snapshot: Snapshot, data: bytes | str) -> None:
         assert isinstance(data, bytes), "text is not decoded"
         entry.take(snapshot, data)
-        mark = Mark(entry.hello.identity.incarnation, snapshot.seq)
+        mark = Mark(entry.hello.identity.incarnation, snapshot.seq, entry.claim)
         packed = pack(entry.rates, None if snapshot.between is UNSET else snapshot.between)
         self._backend.store.sample(entry.key, entry.owner, Sample(snapshot.at, packed), mark)
         if entry.presence != "connected":
@@ -311,14 +342,15 @@ class Publisher:
     def _events(self, entry: Entry, message: Events, written: list[tuple[str, bytes]]) -> None:
         for event in message.events:
             entry.judge.note(event)
-        mark = Mark(entry.hello.identity.incarnation, message.seq)
+        mark = Mark(entry.hello.identity.incarnation, message.seq, entry.claim)
         self._backend.store.events(entry.key, entry.owner, entry.id, time.time(), written, mark)
         self._backend.counters.events += len(written)
 
     def _goodbye(self, entry: Entry, goodbye: Goodbye) -> None:
         self._said_goodbye = True
         entry.presence = "finished"
-        self._backend.store.mark(entry.key, Mark(entry.hello.identity.incarnation, goodbye.seq), 0.0)
+        mark = Mark(entry.hello.identity.incarnation, goodbye.seq, entry.claim)
+        self._backend.store.mark(entry.key, mark, 0.0)
         self._backend.store.loader(entry.record())
         self._backend.commands.ended(entry, "the loader ended")
         self._backend.hub.changed(entry)
@@ -329,11 +361,17 @@ class Publisher:
             self._backend.disconnected(self.entry)
 
 
+class Replaced(Refusal):
+    """Another connection speaks for this loader now."""
+
+
 class Publishers:
     """The connections of loaders that are up."""
 
     def __init__(self, limits: Limits) -> None:
         self._by_key: dict[int, Publisher] = {}
+        self._greeting: dict[str, Publisher] = {}
+        """Loader → the connection that has said hello for it last, until it is welcome."""
         self._bytes = Buckets(limits.token_byte_burst, limits.token_byte_rate)
 
     def bytes_of(self, token: str) -> TokenBucket:
@@ -346,14 +384,33 @@ class Publishers:
     def __iter__(self) -> Iterator[Publisher]:
         return iter(list(self._by_key.values()))
 
+    @contextlib.contextmanager
+    def greeting(self, publisher: Publisher, loader: str, entry: Entry | None) -> Iterator[None]:
+        """While a connection claims a loader, nobody else speaks for it: so what is stored before the claim is all."""
+        self._greeting[loader] = publisher
+        if entry is not None:
+            self.replace(entry)
+        try:
+            yield
+        finally:
+            if self.is_greeting(publisher, loader):
+                del self._greeting[loader]
+
+    def is_greeting(self, publisher: Publisher, loader: str) -> bool:
+        return self._greeting.get(loader) is publisher
+
     def arrived(self, publisher: Publisher, entry: Entry) -> None:
-        before = self._by_key.get(entry.key)
-        if before is not None:
-            before.send(Refused("another connection took this loader's place"))
-            before.close(REPLACED, "another connection took this loader's place")
         self._by_key[entry.key] = publisher
         entry.speaker = publisher
         entry.send = publisher.send
+
+    def replace(self, entry: Entry) -> None:
+        """Nothing more is taken from the connection that speaks for a loader."""
+        before = self._by_key.get(entry.key)
+        if before is not None:
+            self.left(before, entry)
+            before.send(Refused(REPLACED_BY_ANOTHER))
+            before.close(REPLACED, REPLACED_BY_ANOTHER)
 
     def left(self, publisher: Publisher, entry: Entry) -> None:
         if self._by_key.get(entry.key) is publisher:
@@ -365,6 +422,13 @@ class Publishers:
         for key, mark in marks.items():
             if (publisher := self._by_key.get(key)) is not None:
                 publisher.committed(mark)
+
+    def void(self, keys: Iterable[int]) -> None:
+        """Somebody else has claimed these loaders: what came here of them was not stored, and will be sent there."""
+        for key in keys:
+            publisher = self._by_key.get(key)
+            if publisher is not None and publisher.entry is not None:
+                self.replace(publisher.entry)
 
     def acknowledge(self, least: float) -> None:
         for publisher in self._by_key.values():

@@ -18,7 +18,6 @@ from .hub import Connection
 from .seats import seat_of
 from .security.buckets import TokenBucket
 from .security.tokens import Token
-from .store.records import read_past
 from .viewer import LiveEvent
 
 if TYPE_CHECKING:
@@ -101,7 +100,8 @@ class Live:
         viewer = connection.viewer
         loaders = list(dict.fromkeys(wanted.loaders))
         after = {loader: last for loader, last in wanted.after.items() if backend.registry.get(loader)}
-        past = viewer.subscribe(Subscribe(wanted.overview, loaders, after), backend.hub.newest_event)
+        known = {loader: entry.newest_event for loader in loaders if (entry := backend.registry.get(loader))}
+        past = viewer.subscribe(Subscribe(wanted.overview, loaders, after), known)
         # Also those that are not known: when such a loader comes, its viewers hear of it.
         backend.hub.follow(connection, loaders)
         backend.set_paces(loaders)
@@ -123,8 +123,6 @@ class Live:
             return
         key, limits = entry.key, self._backend.settings.limits
         most, most_bytes = limits.viewer_events, limits.viewer_bytes
-        records, complete = await self._backend.store.read(
-            lambda connection: read_past(connection, key, loader, after, most, most_bytes)
-        )
+        records, complete = await self._backend.store.past(key, loader, after, most, most_bytes)
         self._connection.viewer.past(loader, [LiveEvent(record) for record in records], complete)
         self._connection.bell.set()

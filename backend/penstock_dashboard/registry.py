@@ -39,7 +39,7 @@ from penstock.protocol import (
 
 from .settings import Limits, Timing
 from .shelf import Shelf
-from .store import LoaderRecord, Mark
+from .store import Claim, LoaderRecord, Mark
 
 TRUSTED_CLOCK = 120.0
 """A loader's clock that is further off than this, in seconds, is taken for wrong and allowed for."""
@@ -70,6 +70,8 @@ class Entry:
 
     def __init__(self, key: int, hello: Hello, owner: int, shelf: Shelf) -> None:
         self.key = key
+        self.claim = 0
+        """Under which its messages are stored."""
         self.owner = owner
         """Number of the token that it came with first: its records are on that account."""
         self.id = loader_id(hello.identity.run, hello.identity.rank, hello.identity.name)
@@ -85,6 +87,8 @@ class Entry:
         """When the last snapshot came, by our clock."""
         self.last_seq = -1
         """Last sequenced message of this incarnation that came."""
+        self.newest_event = 0
+        """The last event of it that viewers may have seen."""
         self.missed = 0
         """Messages that the sequence numbers say we never got."""
         self.judge = Judge(hello.config)
@@ -275,7 +279,8 @@ class Entry:
     def record(self) -> LoaderRecord:
         snapshot = self._shelf.get(self.owner, self.key)
         hello = msgspec.msgpack.encode(self.hello)
-        return LoaderRecord(self.key, self.id, hello, snapshot, self.presence, self.seen, self.owner, self.place)
+        about = self.presence, self.seen, self.owner, self.place, self.claim
+        return LoaderRecord(self.key, self.id, hello, snapshot, *about)
 
 
 def _unknown_in_row(snapshot: Snapshot) -> list[str]:
@@ -303,7 +308,6 @@ class Registry:
         self._limits = limits
         self._timing = timing
         self._entries: dict[str, Entry] = {}
-        self._next_key = 1
         self._shelf = Shelf(limits.snapshots)
         self._places: dict[str, Place] = {}
         """Run → its place in the overview, where somebody gave it one."""
@@ -349,24 +353,35 @@ class Registry:
             if mark.incarnation == hello.identity.incarnation:
                 entry.last_seq = mark.seq
             self._add(entry)
-            self._next_key = max(self._next_key, record.key + 1)
 
-    def welcome(self, hello: Hello, owner: int = 0) -> Entry:
-        """The entry for a loader that says hello under a token; raises `Refusal` when there are too many."""
-        entry = self.find(hello.identity)
-        if entry is None:
+    def admit(self, hello: Hello, owner: int) -> None:
+        """Make room for a loader that says hello under a token; raises `Full` when there are too many."""
+        if self.find(hello.identity) is None:
             self._make_room(owner, hello.identity.run)
-            entry = Entry(self._next_key, hello, owner, self._shelf)
+
+    def welcome(self, hello: Hello, claim: Claim) -> Entry:
+        """The entry for a loader that was claimed; raises `Full` when others were faster."""
+        entry = self.find(hello.identity)
+        if entry is not None and entry.key != claim.key:
+            self._remove(entry)  # somebody else had it forgotten
+            entry = None
+        if entry is None:
+            self._make_room(claim.owner, hello.identity.run)
+            entry = Entry(claim.key, hello, claim.owner, self._shelf)
             entry.place = self._places.get(entry.run, "shown")
-            self._next_key += 1
             self._add(entry)
         elif entry.hello.identity.incarnation != hello.identity.incarnation:
             entry.begin()
+        entry.claim, entry.last_seq = claim.number, claim.last_seq
         entry.hello = hello
         entry.judge.config = hello.config
         return entry
 
     def forget(self, entry: Entry) -> None:
+        self._remove(entry)
+        self.on_forgotten(entry)
+
+    def _remove(self, entry: Entry) -> None:
         del self._entries[entry.id]
         self._shelf.drop(entry.owner, entry.key)
         runs = self._owners[entry.owner]
@@ -375,7 +390,6 @@ class Registry:
             del runs[entry.run]
             if not any(entry.run in of_owner for of_owner in self._owners.values()):
                 self._places.pop(entry.run, None)
-        self.on_forgotten(entry)
 
     def put(self, run: str, place: Place) -> None:
         """Give a run another place in the overview: with the loaders that it has, and with those that will come."""

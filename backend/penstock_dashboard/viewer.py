@@ -12,7 +12,7 @@ frame once, then some events, then commands, then the overview.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from msgspec.json import encode
@@ -152,8 +152,10 @@ class Viewer:
         for lost in dropped:
             self._drop(lost)
 
-    def subscribe(self, wanted: Subscribe, newest_event: int) -> list[str]:
-        """Change what it watches; returns the loaders whose past must now be read."""
+    def subscribe(self, wanted: Subscribe, newest: Mapping[str, int]) -> list[str]:
+        """Change what it watches; returns the loaders whose past must now be read. `newest`: loader → the last event of
+        it that viewers may have seen.
+        """
         chosen = dict.fromkeys(wanted.loaders)
         self.overview = wanted.overview
         self.overview_seen = -1
@@ -166,7 +168,8 @@ class Viewer:
         self._held.take(lambda _: True)
         self._gaps = {loader: gap for loader, gap in self._gaps.items() if loader in chosen and loader not in again}
         self._reading = again
-        self.loaders = {loader: wanted.after.get(loader, self.loaders.get(loader, newest_event)) for loader in chosen}
+        seen = self.loaders
+        self.loaders = {loader: wanted.after.get(loader, seen.get(loader, newest.get(loader, 0))) for loader in chosen}
         return sorted(again)
 
     def past(self, loader: str, events: list[LiveEvent], complete: bool) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from penstock.protocol import Ack, EpochEvent, Event, Events
-from penstock_dashboard.store import FILE_NAME
-from penstock_dashboard.store.schema import MIGRATIONS
+from penstock_dashboard.store.sqlite import FILE_NAME
+from penstock_dashboard.store.sqlite.schema import MIGRATIONS
 from websockets.exceptions import ConnectionClosed
 
 from tests.backend.attacks import MB, Peak, disk, frame, hung_up, large_events, large_snapshot, push, websocket

@@ -17,9 +17,10 @@ import msgspec
 import pytest
 from penstock.protocol import Rates
 from penstock_dashboard.settings import Retention
-from penstock_dashboard.store import FILE_NAME, Batch, LoaderRecord, Mark, Sample, Store, writer
+from penstock_dashboard.store import Batch, LoaderRecord, Mark, Sample, Store, sqlite
 from penstock_dashboard.store.samples import pack
-from penstock_dashboard.store.schema import open_database
+from penstock_dashboard.store.sqlite import FILE_NAME, Sqlite
+from penstock_dashboard.store.sqlite.schema import open_database
 
 from tests.backend.faulty_disk import Fault, FaultyDisk
 from tests.backend.harness import make_hello
@@ -46,21 +47,24 @@ async def record(data: Path) -> Recording:
             made.stored = mark.seq
             made.durable = mark.seq if durable else made.durable
 
-    store = Store(data, Retention(max_bytes=8 << 20), 0.0)
-    store._writer.space._log_size = 20_000
+    database = Sqlite(data, Retention(max_bytes=8 << 20))
+    database.space._log_size = 20_000
+    store = Store(database, 0.0)
     store.on_commit = committed
     async with asyncio.timeout(PATIENCE):
         await store.start()
         hello = msgspec.msgpack.encode(make_hello())
-        store.loader(LoaderRecord(KEY, "run:0:train", hello, b"snapshot", "connected", 1.0, store.owner("local")))
+        owner = await store.owner("local")
+        claim = (await store.claim("run:0:train", "i", owner, hello)).number
+        store.loader(LoaderRecord(KEY, "run:0:train", hello, b"snapshot", "connected", 1.0, owner, claim=claim))
         for seq in range(0, MESSAGES, 2):
             body = b'{"n":%d,"%s":0}' % (seq, b"x" * 6000)
-            store.events(KEY, 1, "run:0:train", time.time(), [("epoch", body)], Mark("i", seq))
+            store.events(KEY, 1, "run:0:train", time.time(), [("epoch", body)], Mark("i", seq, claim))
             await store.committed()
-            store.sample(KEY, 1, Sample(float(seq), pack(Rates())), Mark("i", seq + 1))
+            store.sample(KEY, 1, Sample(float(seq), pack(Rates())), Mark("i", seq + 1, claim))
             await store.committed()
             if seq == MESSAGES // 2:
-                store._writer.run_job(lambda _connection: store._writer._compact())
+                store._writer.run_job(lambda _database: database.compact())
         await store.committed()
         made.warning = store.warning
         await store.stop()
@@ -97,7 +101,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 def test_what_was_acknowledged_outlives_a_fault_at_every_write(
     quick: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "BUSY_TRIES", 1)
+    monkeypatch.setattr(sqlite, "BUSY_TRIES", 1)
     caplog.set_level("CRITICAL", "penstock.store")  # it has much to say here
     with FaultyDisk(1 << 60, fault).in_place() as disk:
         made = asyncio.run(record(quick / "none"))

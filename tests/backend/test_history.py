@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from penstock.insight.rates import FIELDS
 from penstock.protocol import History, Rates
 from penstock_dashboard.settings import Retention
-from penstock_dashboard.store import compaction
+from penstock_dashboard.store import HistoryAsked
 from penstock_dashboard.store.history import read_history
 from penstock_dashboard.store.samples import Sample, pack
-from penstock_dashboard.store.schema import open_database
+from penstock_dashboard.store.sqlite import compacting
+from penstock_dashboard.store.sqlite.records import StoredChunks
+from penstock_dashboard.store.sqlite.schema import open_database
 
 from tests.backend.harness import Running
 
@@ -35,8 +37,8 @@ def database() -> sqlite3.Connection:
             for at in (BEGIN + minute * 60 + n / 2 for n in range(120))
         ]
         connection.execute("BEGIN")
-        compaction.compact(connection, {1: samples}, {}, {}, BEGIN + minute * 60 + 60)
-        compaction.expire(connection, RETENTION, BEGIN + minute * 60 + 60)
+        compacting.compact(connection, {1: samples}, {}, {}, BEGIN + minute * 60 + 60)
+        compacting.expire(connection, RETENTION, BEGIN + minute * 60 + 60)
         connection.execute("COMMIT")
     return connection
 
@@ -45,8 +47,8 @@ END = BEGIN + MINUTES * 60
 
 
 def ask(connection: sqlite3.Connection, start: float | None, end: float, points: int, **more: Any) -> History:
-    given: dict[str, Any] = {"loader": "x", "key": 1, "interval": 0.5, "retention": RETENTION, "now": END}
-    return read_history(connection, more.pop("recent", []), start=start, end=end, points=points, **given | more)
+    asked = HistoryAsked(1, "x", start, end, points, 0.5, END)
+    return read_history(StoredChunks(connection, 1), more.get("recent", []), asked, RETENTION)
 
 
 @given(
@@ -90,7 +92,7 @@ def test_samples_that_no_compaction_has_reached_are_there_once(database: sqlite3
     assert len(history.at) == 120 + 10
     # A compaction between the copy of `recent` and the query: the same samples are in a chunk as well.
     connection = open_database(None)
-    compaction.compact(connection, {1: recent}, {}, {}, END)
+    compacting.compact(connection, {1: recent}, {}, {}, END)
     assert len(ask(connection, END - 60, END + 60, 1000, recent=recent).at) == 10
 
 

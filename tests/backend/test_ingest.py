@@ -19,6 +19,7 @@ from penstock.protocol import (
     WorkerEvent,
 )
 from penstock_dashboard.settings import Limits, Settings, Timing
+from penstock_dashboard.store import Claim
 from websockets.exceptions import ConnectionClosed
 
 from tests.backend.harness import Running, decode, make_hello, make_snapshot, serving, until
@@ -256,7 +257,7 @@ def test_ten_thousand_loaders_leave_the_backend_answering(folder: Path) -> None:
 
         def flood() -> None:
             for number in range(10_000):
-                registry.welcome(make_hello(f"run{number % 100}", rank=number))
+                registry.welcome(make_hello(f"run{number % 100}", rank=number), Claim(number + 1, 0, 1, -1))
             loop_done.append(len(registry))
 
         server.call(flood)

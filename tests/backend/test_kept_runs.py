@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.protocol import Command, Note, Overview
 from penstock_dashboard.settings import Settings
-from penstock_dashboard.store.schema import open_database
-from penstock_dashboard.store.space import Space
+from penstock_dashboard.store.sqlite.schema import open_database
+from penstock_dashboard.store.sqlite.space import Space
 
 from tests.backend.harness import BRISK, Running, serving, until
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from penstock.protocol import Ack, EpochEvent, Happened, Rates, Session, Spans
 from penstock_dashboard.settings import Retention, Settings
-from penstock_dashboard.store import FILE_NAME, compaction
 from penstock_dashboard.store.samples import Sample, pack
-from penstock_dashboard.store.schema import MIGRATIONS, open_database
+from penstock_dashboard.store.sqlite import FILE_NAME, compacting
+from penstock_dashboard.store.sqlite.schema import MIGRATIONS, open_database
 from websockets.exceptions import ConnectionClosed
 
 from tests.backend.harness import BRISK, Address, Dashboard, FakeLoader, dashboard, decode, serving
@@ -204,8 +204,8 @@ def fill(connection: sqlite3.Connection, begin: float, minutes: int, retention: 
     for minute in range(minutes):
         samples = [Sample(begin + minute * 60 + n, pack(Rates(batches=float(n)))) for n in range(60)]
         connection.execute("BEGIN")
-        compaction.compact(connection, {1: samples}, {}, {}, begin + minute * 60 + 60)
-        compaction.expire(connection, retention, begin + minute * 60 + 60)
+        compacting.compact(connection, {1: samples}, {}, {}, begin + minute * 60 + 60)
+        compacting.expire(connection, retention, begin + minute * 60 + 60)
         connection.execute("COMMIT")
 
 

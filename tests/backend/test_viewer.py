@@ -33,7 +33,7 @@ def take(viewer: Viewer, most: int = 1000) -> list[ToViewer]:
 )
 def test_every_event_is_shown_once_or_lies_in_a_gap_that_was_told_before(steps: list[str], most: int) -> None:
     viewer = Viewer(most)
-    viewer.subscribe(Subscribe(False, list(LOADERS)), newest_event=0)
+    viewer.subscribe(Subscribe(False, list(LOADERS)), newest={})
     happened: dict[str, list[int]] = {loader: [] for loader in LOADERS}
     known: dict[str, list[int]] = {loader: [] for loader in LOADERS}
     """Loader → events the viewer has seen or was told about, in the order it learned of them."""
@@ -66,7 +66,7 @@ def test_every_event_is_shown_once_or_lies_in_a_gap_that_was_told_before(steps: 
 def test_the_past_and_the_present_meet_without_seam(before: int, overlap: int, later: int) -> None:
     viewer = Viewer(1000)
     loader = LOADERS[0]
-    assert viewer.subscribe(Subscribe(False, [loader], {loader: 0}), newest_event=0) == [loader]
+    assert viewer.subscribe(Subscribe(False, [loader], {loader: 0}), newest={}) == [loader]
     past = [event(n, loader) for n in range(1, before + overlap + 1)]
     for n in range(before + 1, before + overlap + later + 1):  # these come while the past is being read
         viewer.event(event(n, loader))
@@ -80,7 +80,7 @@ def test_the_past_and_the_present_meet_without_seam(before: int, overlap: int, l
 
 def test_only_the_latest_frame_waits() -> None:
     viewer = Viewer(10)
-    viewer.subscribe(Subscribe(False, [LOADERS[0]]), newest_event=0)
+    viewer.subscribe(Subscribe(False, [LOADERS[0]]), newest={})
     latest = ""
     for number in range(100):
         latest = f"frame {number}"

@@ -27,10 +27,12 @@ import psutil  # type: ignore[import-untyped]
 from penstock.insight.rates import FIELDS
 from penstock.protocol import Ack, Events, Pace, Rates, Stall, Subscribe, ToLoader, Welcome
 from penstock_dashboard.settings import Retention
-from penstock_dashboard.store import compaction
+from penstock_dashboard.store import HistoryAsked
 from penstock_dashboard.store.history import read_history
 from penstock_dashboard.store.samples import Sample, pack
-from penstock_dashboard.store.schema import open_database
+from penstock_dashboard.store.sqlite import compacting
+from penstock_dashboard.store.sqlite.records import StoredChunks
+from penstock_dashboard.store.sqlite.schema import open_database
 from websockets.asyncio.client import connect
 
 from tests.backend.harness import Dashboard, dashboard, die_with_parent, make_hello, make_snapshot
@@ -314,8 +316,8 @@ def measure_history(folder: Path) -> list[tuple[str, str]]:
             for at in (begin + minute * 60 + n / 5 for n in range(300))
         ]
         connection.execute("BEGIN")
-        compaction.compact(connection, {1: samples}, {}, {}, begin + minute * 60 + 60)
-        compaction.expire(connection, Retention(), begin + minute * 60 + 60)
+        compacting.compact(connection, {1: samples}, {}, {}, begin + minute * 60 + 60)
+        compacting.expire(connection, Retention(), begin + minute * 60 + 60)
         connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     end = begin + 86400.0
@@ -329,18 +331,8 @@ def measure_history(folder: Path) -> list[tuple[str, str]]:
 
 def _time_history(connection: sqlite3.Connection, start: float, end: float, points: int) -> str:
     def ask() -> int:
-        found = read_history(
-            connection,
-            [],
-            loader="run:0:train",
-            key=1,
-            start=start,
-            end=end,
-            points=points,
-            interval=0.2,
-            retention=Retention(),
-            now=end,
-        )
+        asked = HistoryAsked(1, "run:0:train", start, end, points, 0.2, end)
+        found = read_history(StoredChunks(connection, 1), [], asked, Retention())
         msgspec.json.encode(found)
         return len(found.at)
 

@@ -20,7 +20,7 @@ from ..replies import body_of, reply
 from ..routes.dependencies import MayControl, TheBackend, TheLoader, not_too_fast, said_once
 from ..security.access import Requires, client_address
 from ..security.tokens import Token
-from ..store.records import read_command, read_commands
+from ..store import CommandsAsked
 
 
 def _requests(prefix: str, *fields: tuple[str, Any, Any]) -> Any:
@@ -101,7 +101,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
     dependencies=may_view,
 )
 async def commands(backend: TheBackend, entry: TheLoader, limit: Limit = 100) -> Response:
-    stored = await backend.store.read(lambda c: read_commands(c, loader=entry.id, limit=limit))
+    stored = await backend.store.commands(CommandsAsked(loader=entry.id, limit=limit))
     return reply([msgspec.Raw(item.record) for item in stored])
 
 
@@ -138,7 +138,7 @@ async def command(
     dependencies=may_view,
 )
 async def run_commands(backend: TheBackend, run: Annotated[str, Path()], limit: Limit = 100) -> Response:
-    stored = await backend.store.read(lambda c: read_commands(c, run=run, limit=limit))
+    stored = await backend.store.commands(CommandsAsked(run=run, limit=limit))
     return reply([msgspec.Raw(item.record) for item in stored])
 
 
@@ -217,7 +217,7 @@ async def _find(backend: Backend, identifier: str) -> CommandRecord:
     record = backend.commands.find(identifier)
     if record is not None:
         return record
-    stored = await backend.store.read(lambda c: read_command(c, identifier))
+    stored = await backend.store.find_command(identifier)
     if stored is None:
         raise Problem(404, "unknown-command", f"No command “{identifier[:64]}” is known.")
     return msgspec.json.decode(stored.record, type=CommandRecord)

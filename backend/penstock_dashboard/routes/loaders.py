@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlite3 import Connection
+import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -26,8 +26,7 @@ from ..replies import named_reply, raw_reply, reply
 from ..routes.dependencies import TheBackend, TheLoader, said_once
 from ..security.access import Requires
 from ..settings import Limits
-from ..store.history import read_history
-from ..store.records import read_events
+from ..store import EventsAsked, HistoryAsked
 
 MODELS = [LoaderRow, LoaderDetail, History, StoredEvent]
 router = APIRouter(
@@ -115,21 +114,8 @@ async def history(
     until = now + 1.0 if end is None else end
     if start is not None and start > until:
         raise Problem(422, "empty-range", "`from` is after `to`.", errors=[InvalidField("from", "is after `to`")])
-    recent = backend.store.recent(entry.key)
-    found = await backend.store.read(
-        lambda connection: read_history(
-            connection,
-            recent,
-            loader=entry.id,
-            key=entry.key,
-            start=start,
-            end=until,
-            points=points,
-            interval=entry.interval,
-            retention=backend.store.retention,
-            now=now,
-        )
-    )
+    asked = HistoryAsked(entry.key, entry.id, start, until, points, entry.interval, now)
+    found = await backend.store.history(asked)
     if format == "csv":
         return raw_reply(history_csv(found), f"{label(entry.id)}-history.csv", CSV)
     response = reply(found)
@@ -156,21 +142,19 @@ async def events(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     format: Format = None,
 ) -> Response:
-    def read(connection: Connection) -> bytes:
-        records = read_events(
-            connection,
+    records = await backend.store.read_events(
+        EventsAsked(
             entry.key,
             entry.id,
-            after=after or 0,
-            before=before,
-            kinds=kind or (),
-            limit=limit,
+            after or 0,
+            before,
+            kind or (),
+            limit,
             newest=after is None,
             most_bytes=backend.settings.limits.answer_bytes,
         )
-        return events_csv(records) if format == "csv" else events_json(records)
-
-    body = await backend.store.read(read)
+    )
+    body = await asyncio.to_thread(events_csv if format == "csv" else events_json, records)
     if format == "csv":
         return raw_reply(body, f"{label(entry.id)}-events.csv", CSV)
     return raw_reply(body, f"{label(entry.id)}-events.json" if format == "json" else "")

@@ -17,8 +17,7 @@ from ..problems import InvalidField, Problem
 from ..replies import reply
 from ..routes.dependencies import TheBackend, TheLoader, said_once
 from ..security.access import Requires
-from ..store.batch import EventRecord
-from ..store.records import read_events
+from ..store import EventRecord, EventsAsked
 
 MODELS = [Predictions]
 MOST_NUMBERS = 12
@@ -62,9 +61,7 @@ async def predictions(
     load, most = entry.load, min(entry.hello.config.max_workers or MAX_WORKERS, MAX_WORKERS)
     now = load.workers if load is not None else 0
     numbers = worth_asking(now, most) if workers is None else _numbers(workers, most)
-    records = await backend.store.read(
-        lambda connection: read_events(connection, entry.key, entry.id, kinds=("receipt",), limit=MOST_RECEIPTS)
-    )
+    records = await backend.store.read_events(EventsAsked(entry.key, entry.id, kinds=("receipt",), limit=MOST_RECEIPTS))
     reason = why_not(load)
     found = [] if reason else await asyncio.to_thread(_predict, load, numbers, memory_budget, ordinary_samples)
     return reply(Predictions(entry.id, now, not reason, reason, found, _measured(records)))

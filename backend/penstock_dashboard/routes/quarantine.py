@@ -16,8 +16,7 @@ from ..openapi import SIGNED_IN, returns
 from ..replies import raw_reply, reply
 from ..routes.dependencies import TheBackend, TheLoader, said_once
 from ..security.access import Requires
-from ..store.batch import EventRecord
-from ..store.records import read_events
+from ..store import EventRecord, EventsAsked
 
 MODELS = [QuarantinePage]
 JSON_LINES = "application/jsonl"
@@ -47,15 +46,9 @@ async def quarantine(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 200,
     format: Annotated[Literal["json", "csv", "jsonl"], Query(description="csv, jsonl: as a file to save.")] = "json",
 ) -> Response:
-    records = await backend.store.read(
-        lambda connection: read_events(
-            connection,
-            entry.key,
-            entry.id,
-            kinds=("quarantine",),
-            limit=MOST_EVENTS,
-            most_bytes=backend.settings.limits.answer_bytes,
-        )
+    most = backend.settings.limits.answer_bytes
+    records = await backend.store.read_events(
+        EventsAsked(entry.key, entry.id, kinds=("quarantine",), limit=MOST_EVENTS, most_bytes=most)
     )
     samples = await asyncio.to_thread(_samples, records, entry.hello.started)
     matching = _matching(samples, search)

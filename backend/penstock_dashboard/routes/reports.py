@@ -20,8 +20,7 @@ from ..report.chapters import Chapter
 from ..report.page import page, waits
 from ..routes.dependencies import TheBackend, said_once
 from ..security.access import Requires
-from ..store.history import read_history
-from ..store.records import read_events
+from ..store import EventsAsked, HistoryAsked
 
 MODELS: list[Any] = []
 HTML = "text/html; charset=utf-8"
@@ -60,25 +59,9 @@ async def report(backend: TheBackend, run: Annotated[str, Path(description="The 
 
 async def _chapter(backend: Backend, entry: Entry) -> Chapter:
     store, now = backend.store, entry.now()
-    recent = store.recent(entry.key)
-    history = await store.read(
-        lambda connection: read_history(
-            connection,
-            recent,
-            loader=entry.id,
-            key=entry.key,
-            start=None,
-            end=now + 1.0,
-            points=POINTS,
-            interval=entry.interval,
-            retention=store.retention,
-            now=now,
-        )
-    )
-    records = await store.read(
-        lambda connection: read_events(
-            connection, entry.key, entry.id, kinds=KINDS, limit=MOST_EVENTS, most_bytes=MOST_BYTES
-        )
+    history = await store.history(HistoryAsked(entry.key, entry.id, None, now + 1.0, POINTS, entry.interval, now))
+    records = await store.read_events(
+        EventsAsked(entry.key, entry.id, kinds=KINDS, limit=MOST_EVENTS, most_bytes=MOST_BYTES)
     )
     events = [msgspec.json.decode(record.body, type=Event) for record in records]
     return Chapter(entry.detail(), history, events)

@@ -15,7 +15,6 @@ from ..replies import body_of, reply
 from ..routes.dependencies import MayControl, TheBackend, not_too_fast, said_once
 from ..security.access import Requires, client_address
 from ..security.tokens import Token
-from ..store.records import read_run_changes
 
 
 class PlaceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +57,7 @@ async def changes(
     run: Annotated[str | None, Query(description="Only what was done to this run.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    stored = await backend.store.read(lambda connection: read_run_changes(connection, run, limit))
+    stored = await backend.store.run_changes(run, limit)
     return reply([msgspec.Raw(record) for record in stored])
 
 

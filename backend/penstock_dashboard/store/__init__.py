@@ -1,52 +1,53 @@
-"""What the backend remembers. The event loop uses this object; SQLite is used by other threads only."""
+"""What the backend remembers. The event loop uses this object; the database is used by other threads only."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
-from ..settings import Limits, Retention
-from ..store.batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark, RunChangeStored
-from ..store.records import last_event, read_loaders, read_owners
-from ..store.samples import Sample
-from ..store.schema import open_reader
-from ..store.space import used_bytes
-from ..store.writer import Writer
+from penstock.protocol import History
 
-__all__ = ["Batch", "CommandStored", "EventRecord", "LoaderRecord", "Mark", "RunChangeStored", "Sample", "Store"]
+from ..settings import Limits
+from .batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark, RunChangeStored
+from .database import (
+    AskTheWriter,
+    Claim,
+    CommandsAsked,
+    Database,
+    EventsAsked,
+    HistoryAsked,
+    Unavailable,
+    Wanted,
+)
+from .samples import Sample
+from .writer import Writer
+
+__all__ = [
+    "Batch",
+    "Claim",
+    "CommandStored",
+    "CommandsAsked",
+    "EventRecord",
+    "EventsAsked",
+    "HistoryAsked",
+    "LoaderRecord",
+    "Mark",
+    "RunChangeStored",
+    "Sample",
+    "Store",
+    "Unavailable",
+]
 
 T = TypeVar("T")
-
-FILE_NAME = "penstock.db"
-
-BROKEN = frozenset(
-    {
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_NOTADB,
-    }
-)
-"""Errors of a file that is no use any more."""
 
 
 class Store:
     """The store as the rest of the backend sees it: what it is given is written soon."""
 
-    def __init__(
-        self,
-        data: Path | None,
-        retention: Retention,
-        commit: float,
-        limits: Limits = Limits(),  # noqa: B008  frozen
-    ) -> None:
-        self.retention = retention
+    def __init__(self, database: Database, commit: float, limits: Limits = Limits()) -> None:  # noqa: B008  frozen
         self.on_commit: Callable[[Batch, bool], None] = lambda _batch, _durable: None
         """Called on the loop with everything that has just been stored, and whether it outlives this process as far
         as was asked for.
@@ -55,41 +56,36 @@ class Store:
         self._warned = ""
         self.loop: asyncio.AbstractEventLoop | None = None
         self._limits = limits
-        self._writer = Writer(data and data / FILE_NAME, retention, commit, self._committed, limits.batch)
+        self._database = database
+        self._writer = Writer(database, commit, self._committed)
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="penstock-read")
-        self._local = threading.local()
-        self._reading: list[sqlite3.Connection] = []
         self._room = asyncio.Event()
         self._owners: dict[str, int] = {}
-        self.last_event = 0
-        """Number of the last event that was given one."""
 
     @property
     def warning(self) -> str:
-        """Not empty: the store fell back to memory, and why."""
-        return self._writer.warning
+        """Not empty: what is stored now is not kept as was asked for, and why."""
+        return self._database.warning
 
     @property
     def in_memory(self) -> bool:
-        return self._writer.path is None
+        return self._database.in_memory
 
     async def start(self) -> list[tuple[LoaderRecord, Mark]]:
         """Begin to write; returns the loaders known from before."""
         self.loop = asyncio.get_running_loop()
         self._writer.start()
         self._warned = self.warning
-        self.last_event = await self.read(last_event)
-        self._owners = await self.read(read_owners)
-        return await self.read(lambda connection: read_loaders(connection, self._limits.snapshots))
+        known = await self._read(lambda database: database.known(self._limits.snapshots))
+        self._owners = known.owners
+        return known.loaders
 
     async def stop(self) -> None:
-        """The last connection that is closed takes the log away with it: that of the writer, when all has ended."""
+        """When nobody reads any more, the writer ends."""
         await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
         self._readers.shutdown(wait=True, cancel_futures=True)
-        for connection in self._reading:
-            connection.close()
         self._writer.end()
 
     # ---------------------------------------------------------------------------------------------- writing
@@ -108,27 +104,38 @@ class Store:
     @property
     def dropped(self) -> int:
         """Bytes of records that were dropped before their time, for want of space."""
-        return self._writer.space.dropped
+        return self._database.dropped
 
     @property
     def most_written(self) -> int:
         """Bytes that the events of one message may take."""
-        return self._writer.space.most_written
+        return self._database.most_written
 
     @property
     def most_loaders(self) -> int:
-        """Loaders that one token may have, so that what must be kept of each fits into the file."""
-        return max(16, self._writer.space.cap // (8 * self._limits.hello))
+        """Loaders that one token may have, so that what must be kept of each fits into the database."""
+        return max(16, self._database.cap // (8 * self._limits.hello))
 
-    def owner(self, name: str) -> int:
+    async def owner(self, token: str) -> int:
         """The number under which a token's records are filed."""
-        if name not in self._owners:
-            number = self._owners[name] = max(self._owners.values(), default=0) + 1
-            self._writer.add(lambda batch: batch.owners.__setitem__(number, name))
-        return self._owners[name]
+        if token not in self._owners:
+            self._owners[token] = await self._on_writer(lambda database: database.owner(token))
+        return self._owners[token]
 
-    def owner_name(self, number: int) -> str:
-        return next((name for name, known in self._owners.items() if known == number), "")
+    async def claim(self, loader: str, incarnation: str, owner: int, hello: bytes) -> Claim:
+        """Take a loader's messages from now on; what came of it before is stored first. Nobody who claimed it before
+        can store anything more of it.
+        """
+        future: asyncio.Future[Claim] = asyncio.get_running_loop().create_future()
+
+        def claimed(claim: Claim | Exception) -> None:
+            if isinstance(claim, Exception):
+                self._call(lambda: _fail(future, claim))
+            else:
+                self._call(lambda: _resolve(future, claim))
+
+        self._writer.claim(Wanted(loader, incarnation, owner, hello, time.time()), claimed)
+        return await future
 
     def sample(self, key: int, owner: int, sample: Sample, mark: Mark) -> None:
         def change(batch: Batch) -> None:
@@ -143,12 +150,10 @@ class Store:
     def events(
         self, key: int, owner: int, loader: str, at: float, events: Sequence[tuple[str, bytes]], mark: Mark
     ) -> None:
-        """Store the events of one message, (kind, JSON) each, number them, and note that the message came: all or
-        nothing. Spans may wait a little; the others are news.
+        """Store the events of one message, (kind, JSON) each, and note that the message came: all or nothing. They
+        have their numbers when they are stored. Spans may wait a little; the others are news.
         """
-        first = self.last_event + 1
-        self.last_event += len(events)
-        records = [EventRecord(first + n, key, loader, at, kind, body, owner) for n, (kind, body) in enumerate(events)]
+        records = [EventRecord(0, key, loader, at, kind, body, owner) for kind, body in events]
 
         def change(batch: Batch) -> None:
             for record in records:
@@ -174,52 +179,56 @@ class Store:
 
     async def committed(self) -> None:
         """Return once everything handed over so far is stored."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(_connection: sqlite3.Connection) -> None:
-            self._call(lambda: _resolve(future, None))
-
         self._writer.add(lambda _batch: None, 0.0)
-        self._writer.run_job(done)
-        await future
+        await self._on_writer(lambda _database: None)
 
     # ---------------------------------------------------------------------------------------------- reading
 
-    def recent(self, key: int) -> list[Sample]:
-        """Samples that no compaction has reached yet."""
-        return list(self._writer.recent.get(key, ()))
+    async def history(self, asked: HistoryAsked) -> History:
+        return await self._read(lambda database: database.history(asked))
 
-    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query off the loop: on a reader's own connection, or on the writer's if all is in memory."""
-        path = self._writer.path
-        if path is not None:
-            loop = asyncio.get_running_loop()
-            try:
-                return await loop.run_in_executor(self._readers, self._on_reader, path, query)
-            except sqlite3.DatabaseError as error:
-                if error.sqlite_errorcode & 0xFF not in BROKEN:
-                    raise
-                failure = error
-                self._writer.run_job(lambda _connection: self._writer.degrade(failure))
-                await self.committed()
-        return await self._on_writer(query)
+    async def read_events(self, asked: EventsAsked) -> list[EventRecord]:
+        return await self._read(lambda database: database.events(asked))
+
+    async def past(
+        self, key: int, loader: str, after: int, limit: int, most_bytes: int
+    ) -> tuple[list[EventRecord], bool]:
+        """The newest events after one, and whether they are all."""
+
+        def read(database: Database) -> tuple[list[EventRecord], bool]:
+            records = database.events(EventsAsked(key, loader, after, limit=limit, most_bytes=most_bytes))
+            if not records:
+                return [], True
+            return records, not database.events(EventsAsked(key, loader, after, records[0].id, limit=1))
+
+        return await self._read(read)
+
+    async def commands(self, asked: CommandsAsked) -> list[CommandStored]:
+        return await self._read(lambda database: database.commands(asked))
+
+    async def find_command(self, identifier: str) -> CommandStored | None:
+        return await self._read(lambda database: database.command(identifier))
+
+    async def run_changes(self, run: str | None, limit: int) -> list[bytes]:
+        """What was done to runs, or to one, as JSON; the newest first."""
+        return await self._read(lambda database: database.run_changes(run, limit))
 
     async def used_bytes(self) -> int:
-        return await self.read(used_bytes)
+        return await self._read(lambda database: database.used_bytes())
 
-    def _on_reader(self, path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = open_reader(path)
-            self._reading.append(connection)
-        return query(connection)
+    async def _read(self, query: Callable[[Database], T]) -> T:
+        """Ask off the loop: on a thread for readers, or on the writer's if only that can answer."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, query, self._database)
+        except AskTheWriter:
+            return await self._on_writer(query)
 
-    async def _on_writer(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    async def _on_writer(self, query: Callable[[Database], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def job(connection: sqlite3.Connection) -> None:
+        def job(database: Database) -> None:
             try:
-                result = query(connection)
+                result = query(database)
             except Exception as error:
                 failure = error
                 self._call(lambda: _fail(future, failure))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..store.samples import Sample
+from .samples import Sample
 
 
 class LoaderRecord(msgspec.Struct, frozen=True):
@@ -23,6 +23,8 @@ class LoaderRecord(msgspec.Struct, frozen=True):
     """Number of the token that the loader came with first."""
     place: str = "shown"
     """Where its run stands in the overview."""
+    claim: int = 0
+    """Under which this was learnt."""
 
     @property
     def size(self) -> int:
@@ -34,12 +36,15 @@ class Mark(msgspec.Struct, frozen=True):
 
     incarnation: str
     seq: int
+    claim: int = 0
+    """Under which its messages came."""
 
 
 class EventRecord(msgspec.Struct, frozen=True):
     """An event as it is stored."""
 
     id: int
+    """0 until it is stored. Grows with time among the events of one loader."""
     key: int
     """The loader's number."""
     loader: str
@@ -100,18 +105,16 @@ class Batch(msgspec.Struct):
     """What was done to runs."""
     deleted: list[str] = []
     """Runs whose commands shall go."""
-    owners: dict[int, str] = {}
-    """Tokens that are new: number → name."""
     size: int = 0
     """Bytes that it will take, about; loaders apart, which are stored some at a time."""
     shares: dict[int, int] = {}
     """Owner → bytes of its messages and loaders."""
+    void: frozenset[int] = frozenset()
+    """Loaders that somebody else has claimed meanwhile: nothing of theirs is stored."""
 
     def __bool__(self) -> bool:
         messages = self.samples or self.marks or self.events
-        return bool(
-            messages or self.loaders or self.commands or self.forgotten or self.owners or self.changes or self.deleted
-        )
+        return bool(messages or self.loaders or self.commands or self.forgotten or self.changes or self.deleted)
 
     def add_sample(self, key: int, owner: int, sample: Sample) -> None:
         self.samples.append((key, sample))
@@ -149,6 +152,18 @@ class Batch(msgspec.Struct):
         self.deleted.append(run)
         self.commands = {key: command for key, command in self.commands.items() if command.run != run}
         self.size += ROW
+
+    def without(self, void: frozenset[int]) -> Batch:
+        """The same without the messages of some loaders."""
+        if not void:
+            return self
+        return msgspec.structs.replace(
+            self,
+            samples=[(key, sample) for key, sample in self.samples if key not in void],
+            marks={key: mark for key, mark in self.marks.items() if key not in void},
+            events=[record for record in self.events if record.key not in void],
+            void=void,
+        )
 
     def _count(self, owner: int, size: int) -> None:
         self.size += size

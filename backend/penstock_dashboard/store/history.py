@@ -8,52 +8,50 @@ appended from memory.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from penstock.insight.rates import FIELDS
 from penstock.protocol import History
 
 from ..settings import Retention
-from ..store.samples import TIERS, Bucket, Sample, from_rows, regroup, single
+from .database import HistoryAsked
+from .samples import TIERS, Bucket, Sample, from_rows, regroup, single
 
 ROWS_PER_POINT = 3
 CHEAP_ROWS = 6000
 """More rows than this are read only if that many points are asked for."""
 
 
-def read_history(
-    connection: sqlite3.Connection,
-    recent: Sequence[Sample],
-    *,
-    loader: str,
-    key: int,
-    start: float | None,
-    end: float,
-    points: int,
-    interval: float,
-    retention: Retention,
-    now: float,
-) -> History:
-    """`recent` must have been copied before this call: chunks made of them since then are left out."""
-    oldest = _oldest(connection, key, recent)
+class Chunks(Protocol):
+    """The chunks of one loader."""
+
+    def oldest(self, tier: int) -> float | None:
+        """When the first chunk of a tier begins."""
+
+    def between(self, tier: int, start: float, end: float, until: float) -> Iterable[bytes]:
+        """Buckets of the chunks that begin from `start` to `end` and before `until`, in order."""
+
+
+def read_history(chunks: Chunks, recent: Sequence[Sample], asked: HistoryAsked, retention: Retention) -> History:
+    """`recent` are the samples that are in no chunk, and must be of no later moment than the chunks: those made of them
+    since then are left out.
+    """
+    start, end, points = asked.start, asked.end, asked.points
+    oldest = _oldest(chunks, recent)
     if oldest is None:
-        return _columns(loader, end if start is None else start, end, 0.0, [])
+        return _columns(asked.loader, end if start is None else start, end, 0.0, [])
     # A range that begins before the first record is cut, so that the points are spent where there is data.
     first = oldest if start is None else start
     covered_from = max(first, oldest)
     span = max(0.0, end - covered_from)
     most = max(points, min(points * ROWS_PER_POINT, CHEAP_ROWS))
-    tier = _choose(retention, now - covered_from, span / most, interval)
+    tier = _choose(retention, asked.now - covered_from, span / most, asked.interval)
     width = TIERS[tier]
     until = min((sample.at for sample in recent), default=float("inf"))
     # Chunks start at their first row and hold about a minute: look that much further back.
-    rows = connection.execute(
-        "SELECT rows FROM chunks WHERE loader = ? AND tier = ? AND start >= ? AND start <= ? AND start < ? "
-        "ORDER BY start",
-        (key, tier, first - 300.0, end, until),
-    )
-    buckets = [bucket for (blob,) in rows for bucket in from_rows(blob)]
+    rows = chunks.between(tier, first - 300.0, end, until)
+    buckets = [bucket for blob in rows for bucket in from_rows(blob)]
     buckets.extend(single(sample) for sample in recent)
     # A bucket that begins before the range may reach into it.
     buckets = [bucket for bucket in buckets if (bucket.at >= first or bucket.at + width > first) and bucket.at <= end]
@@ -64,18 +62,13 @@ def read_history(
         reach = buckets[-1].at - buckets[0].at
         width = max(width, reach / points * (1 + 1e-9))  # a hair wider, or the last one would be a bucket more
         buckets = regroup(buckets, width, buckets[0].at)
-    return _columns(loader, first, end, width, buckets)
+    return _columns(asked.loader, first, end, width, buckets)
 
 
-def _oldest(connection: sqlite3.Connection, key: int, recent: Sequence[Sample]) -> float | None:
+def _oldest(chunks: Chunks, recent: Sequence[Sample]) -> float | None:
     """Tier by tier, because then each is one step in the index."""
     found = [sample.at for sample in recent]
-    for tier in range(len(TIERS)):
-        (start,) = connection.execute(
-            "SELECT min(start) FROM chunks WHERE loader = ? AND tier = ?", (key, tier)
-        ).fetchone()
-        if start is not None:
-            found.append(start)
+    found.extend(start for tier in range(len(TIERS)) if (start := chunks.oldest(tier)) is not None)
     return min(found, default=None)
 
 

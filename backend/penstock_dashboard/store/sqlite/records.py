@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from ..store.batch import CommandStored, EventRecord, LoaderRecord, Mark
+from ..batch import CommandStored, EventRecord, LoaderRecord, Mark
+from ..database import CommandsAsked, EventsAsked
 
 
 def read_loaders(connection: sqlite3.Connection, snapshots: int = 32 << 20) -> list[tuple[LoaderRecord, Mark]]:
@@ -39,76 +40,41 @@ def last_event(connection: sqlite3.Connection) -> int:
     return found or 0
 
 
-def read_events(
-    connection: sqlite3.Connection,
-    key: int,
-    loader: str,
-    *,
-    after: int = 0,
-    before: int | None = None,
-    kinds: Sequence[str] = (),
-    limit: int = 1000,
-    newest: bool = True,
-    most_bytes: int = 16 << 20,
-) -> list[EventRecord]:
-    """Events of one loader in order; when there are more than `limit`, or than fit, the newest or the oldest of
-    them, at least one.
-    """
+def read_events(connection: sqlite3.Connection, asked: EventsAsked) -> list[EventRecord]:
     conditions = "loader = ? AND id > ? AND id < ?"
-    values: list[object] = [key, after, 1 << 62 if before is None else before]
-    if kinds:
-        conditions += f" AND kind IN ({', '.join('?' * len(kinds))})"
-        values.extend(kinds)
-    order = "DESC" if newest else "ASC"
+    values: list[object] = [asked.key, asked.after, 1 << 62 if asked.before is None else asked.before]
+    if asked.kinds:
+        conditions += f" AND kind IN ({', '.join('?' * len(asked.kinds))})"
+        values.extend(asked.kinds)
+    order = "DESC" if asked.newest else "ASC"
     found = connection.execute(
         f"SELECT id, at, kind, body FROM events WHERE {conditions} ORDER BY id {order} LIMIT ?",
-        (*values, limit),
+        (*values, asked.limit),
     )
     records: list[EventRecord] = []
     size = 0
     for number, at, kind, body in found:
         size += len(body)
-        if records and size > most_bytes:
+        if records and size > asked.most_bytes:
             break
-        records.append(EventRecord(number, key, loader, at, kind, body))
+        records.append(EventRecord(number, asked.key, asked.loader, at, kind, body))
     found.close()  # a query that is not read to its end would hold the log back
-    if newest:
+    if asked.newest:
         records.reverse()
     return records
 
 
-def read_past(
-    connection: sqlite3.Connection, key: int, loader: str, after: int, limit: int, most_bytes: int
-) -> tuple[list[EventRecord], bool]:
-    """The newest events after one, and whether they are all."""
-    records = read_events(connection, key, loader, after=after, limit=limit, most_bytes=most_bytes)
-    if not records:
-        return [], True
-    older = connection.execute(
-        "SELECT 1 FROM events WHERE loader = ? AND id > ? AND id < ? LIMIT 1", (key, after, records[0].id)
-    ).fetchone()
-    return records, older is None
-
-
-def read_commands(
-    connection: sqlite3.Connection,
-    *,
-    loader: str | None = None,
-    run: str | None = None,
-    since: float = 0.0,
-    limit: int = 1000,
-) -> list[CommandStored]:
-    """Newest first."""
-    conditions, values = ["at >= ?"], [since]
+def read_commands(connection: sqlite3.Connection, asked: CommandsAsked) -> list[CommandStored]:
+    conditions, values = ["at >= ?"], [asked.since]
     parameters: list[object] = list(values)
-    for column, value in (("loader", loader), ("run", run)):
+    for column, value in (("loader", asked.loader), ("run", asked.run)):
         if value is not None:
             conditions.append(f"{column} = ?")
             parameters.append(value)
     rows = connection.execute(
         "SELECT id, loader, run, at, idempotency, request, record FROM commands "
         f"WHERE {' AND '.join(conditions)} ORDER BY n DESC LIMIT ?",
-        (*parameters, limit),
+        (*parameters, asked.limit),
     )
     return [CommandStored(*row) for row in rows]
 
@@ -125,3 +91,25 @@ def read_command(connection: sqlite3.Connection, identifier: str) -> CommandStor
         "SELECT id, loader, run, at, idempotency, request, record FROM commands WHERE id = ?", (identifier,)
     ).fetchone()
     return CommandStored(*row) if row else None
+
+
+class StoredChunks:
+    """The chunks of one loader."""
+
+    def __init__(self, connection: sqlite3.Connection, key: int) -> None:
+        self._connection = connection
+        self._key = key
+
+    def oldest(self, tier: int) -> float | None:
+        found: tuple[float | None] = self._connection.execute(
+            "SELECT min(start) FROM chunks WHERE loader = ? AND tier = ?", (self._key, tier)
+        ).fetchone()
+        return found[0]
+
+    def between(self, tier: int, start: float, end: float, until: float) -> Iterator[bytes]:
+        rows = self._connection.execute(
+            "SELECT rows FROM chunks WHERE loader = ? AND tier = ? AND start >= ? AND start <= ? AND start < ? "
+            "ORDER BY start",
+            (self._key, tier, start, end, until),
+        )
+        return (blob for (blob,) in rows)

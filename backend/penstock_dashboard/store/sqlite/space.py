@@ -21,8 +21,8 @@ import sqlite3
 import time
 from pathlib import Path
 
-from ..settings import Limits
-from ..store.batch import ROW, LoaderRecord
+from ...settings import Limits
+from ..batch import ROW, LoaderRecord
 
 log = logging.getLogger("penstock.store")
 
