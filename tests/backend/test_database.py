@@ -197,7 +197,7 @@ def test_everything_is_there_when_it_is_opened_again(opened: Open) -> None:
     made = claim(before)
     before.store(message(made, 5))
     before.store_loaders(
-        [LoaderRecord(made.key, LOADER, HELLO, b"snapshot", "stale", 3.0, made.owner, claim=made.number)]
+        [LoaderRecord(made.key, LOADER, HELLO, b"snapshot", "stale", 3.0, made.owner, "pinned", made.number)]
     )
     before.close()
     after = opened()
