@@ -42,7 +42,7 @@ bench: $(READY)
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
 
 soak: $(READY)
-	@PENSTOCK_SOAK=600 $(BIN)/python -m pytest --timeout 3000 tests/loader/test_machine.py tests/loader/test_soak.py
+	@PENSTOCK_SOAK=600 $(BIN)/python -m pytest --timeout 3000 tests/loader/test_machine.py tests/loader/test_soak.py tests/loader/tuning/test_schedules.py
 
 screenshots: $(READY) browser
 	@PENSTOCK_SCREENSHOTS=$${DIR:-frontend/screenshots} $(BIN)/python -m pytest tests/browser -k pictures

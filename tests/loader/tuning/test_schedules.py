@@ -1,10 +1,13 @@
-"""The tuner at work on a pool in which anything may happen: a thousand schedules, without a process or a thread.
+"""The tuner at work on a pool in which anything may happen: many schedules, without a process or a thread.
+
+A thousand of them with PENSTOCK_SOAK set (`make soak`).
 
 Tuner, engine and conductor are the real ones; readings say whatever a schedule makes up, so that the tuner does all
 that it can do, and workers come, die and are resized by hand in between."""
 
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 MOST = 8
+SCHEDULES = 1000 if "PENSTOCK_SOAK" in os.environ else 300
 made = {"grown": 0, "shrunk": 0, "refused": 0, "pinned": 0}
 """What the tuners of all schedules did: a test in which they never do anything would show nothing."""
 
@@ -137,7 +141,7 @@ def epoch(schedule: random.Random, bounds: Limits, count: int, tuned: bool) -> s
     return digest.hex()
 
 
-@settings(max_examples=1000, deadline=None, phases=[Phase.generate])
+@settings(max_examples=SCHEDULES, deadline=None, phases=[Phase.generate])
 @given(number=st.integers(0, 2**40), bounds=limits(), count=st.integers(1, 14))
 def test_the_digest_is_the_same_with_and_without_and_a_pin_holds(number: int, bounds: Limits, count: int) -> None:
     assert epoch(random.Random(number), bounds, count, True) == epoch(random.Random(number + 1), bounds, count, False)
