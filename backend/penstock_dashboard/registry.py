@@ -16,7 +16,7 @@ from penstock.insight.line import WithoutLine
 from penstock.insight.numbers import alive
 from penstock.insight.offer import Offers
 from penstock.insight.rates import brief as in_brief
-from penstock.insight.shares import of_rates, waiting
+from penstock.insight.shares import of_rates, waiting, waits_for
 from penstock.insight.workers import WorkerMeter
 from penstock.protocol import (
     Command,
@@ -230,7 +230,8 @@ class Entry:
             target=brief.target,
             rates=rates,
             waiting=None if shares is None else round(waiting(shares), 4),
-            verdict=self.verdict(),
+            waits_for=None if shares is None else waits_for(shares),
+            verdict=self._offers.brief(self.verdict(), self.load, self.hello.config),
             errors=0 if brief.errors is None else brief.errors.count,
             error="" if brief.errors is None else brief.errors.text,
             unknown=brief.unknown,
@@ -269,7 +270,7 @@ class Entry:
         verdict, load = self.verdict(), self.load
         if load is None or self.presence != "connected":
             return verdict
-        return self._offers.add(self._without.add(verdict, load), load, self.hello.config)
+        return self._without.add(self._offers.add(verdict, load, self.hello.config), load)
 
     def now(self) -> float:
         """The moment on the loader's own clock, on which its history is laid out."""

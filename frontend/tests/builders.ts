@@ -120,6 +120,7 @@ export function row(some: Partial<LoaderRow> & { run?: string; name?: string; ra
     place: "shown",
     unknown: [],
     waiting: 0,
+    waits_for: null,
     verdict: { tone: "plain", verdict: "", sentence: "", advice: "", limit: "none", stage: null, waiting: null, workers: null, offer: "", brings: null, brings_low: null, brings_high: null, line: null },
     ...rest,
   };

@@ -7,7 +7,7 @@ import { Offset, DataAge } from "../src/live/clock";
 import { backoff } from "../src/live/backoff";
 import { normalised } from "../src/live/shares";
 import { linesOf, sortedLines } from "../src/live/workers";
-import { command, frame, rates, row, stall, worker } from "./builders";
+import { command, frame, row, stall, worker } from "./builders";
 
 const stored = (id: number, event: Event, some: Partial<StoredEvent> = {}): StoredEvent => ({
   id,
@@ -39,14 +39,14 @@ describe("overview", () => {
 
   it("folds many ranks into a grid, in order of what they wait for", () => {
     const ranks = Array.from({ length: FOLD_FROM }, (_, rank) =>
-      row(rank === 3 ? { rank, waiting: 0.6, rates: rates({ compute: 0.4, starvation: 0.6 }) } : { rank, waiting: 0.03, rates: rates({ compute: 0.97, starvation: 0.03 }) }),
+      row(rank === 3 ? { rank, waiting: 0.6, waits_for: "starvation" } : { rank, waiting: 0.03 }),
     );
     const [run] = grouped([...ranks, row({ name: "val" })], "name", false);
     expect(run?.grids.map(({ name, rows }) => [name, rows.length])).toEqual([["train", FOLD_FROM]]);
     expect(run?.loose.map(({ identity }) => identity.name)).toEqual(["val"]);
-    const pinned = row({ rank: 90, waiting: 0.8, rates: rates({ compute: 0.2, pin_wait: 0.8 }) });
+    const pinned = row({ rank: 90, waiting: 0.8, waits_for: "pin_wait" });
     const lost = row({ rank: 91, presence: "lost", waiting: null });
-    const mixed = [...ranks, row({ rank: 70, waiting: 0.9, rates: rates({ compute: 0.1, starvation: 0.9 }) }), pinned, lost];
+    const mixed = [...ranks, row({ rank: 70, waiting: 0.9, waits_for: "starvation" }), pinned, lost];
     expect(waits(mixed)).toEqual([["starvation", 2], ["pin_wait", 1]]);
     expect(waits([...ranks, pinned])).toEqual([["pin_wait", 1], ["starvation", 1]]);
     expect(ordered(mixed, "waiting").map(({ identity }) => identity.rank)).toEqual([91, 70, 3, 90, 0, 1, 2, 4]);

@@ -31,6 +31,7 @@ from .fingerprint import Fingerprint, changed, fingerprint
 from .insight.judge import Judge
 from .insight.line import WithoutLine
 from .insight.load import summarize
+from .insight.offer import OPEN, Offers
 from .insight.receipts import Change, Count
 from .insight.replay import predict
 from .iteration.base import EpochIterator
@@ -82,6 +83,8 @@ log = logging.getLogger("penstock")
 
 LOAD_AGE = 0.5
 """Seconds for which what replay starts from is not made anew."""
+ADVICE_AGE = 5.0
+"""The same for the advice in `stats()`, which may be asked for with every batch: working it out takes some 50 ms."""
 PATIENCE = 5.0
 """Seconds that a call of resize, pause or resume waits for its outcome at the most."""
 
@@ -117,6 +120,7 @@ class Engine:
         self._judge: Judge | None = None
         self._judging = threading.Lock()
         self._without = WithoutLine()
+        self._offers = Offers()
         self.tuning: Tuning | None = None
         """The tuner at work; None: it is off, or no epoch has begun."""
         self._produced = Count()
@@ -555,8 +559,10 @@ class Engine:
         snapshot = self.snapshot()
         with self._judging:
             verdict = Verdict() if self._judge is None else self._judge.verdict()
-        if verdict.line is not None:
-            verdict = self._without.add(verdict, self._recent_load())
+        if verdict.line is not None or verdict.limit in OPEN:
+            load = self._recent_load(ADVICE_AGE if self._offers.asked else LOAD_AGE)
+            verdict = self._offers.add(verdict, load, config_of(self.loader))
+            verdict = self._without.add(verdict, load)
         return Stats(**msgspec.structs.asdict(snapshot), verdict=verdict)
 
     def snapshot(self, seq: int = 0) -> Snapshot:
@@ -614,10 +620,10 @@ class Engine:
         check_workers(workers, self.options.max_workers)
         return predict(self._recent_load(), workers, memory_budget=memory_budget, ordinary_samples=ordinary_samples)
 
-    def _recent_load(self) -> Load:
+    def _recent_load(self, age: float = LOAD_AGE) -> Load:
         """The same for all who ask within a moment: a range of numbers is asked for one by one."""
         known, now = self._load, time.monotonic()
-        if known is None or now - known[0] > LOAD_AGE or known[1].workers != self.loader.num_workers:
+        if known is None or now - known[0] > age or known[1].workers != self.loader.num_workers:
             known = self._load = now, self.load()
         return known[1]
 

@@ -304,16 +304,24 @@ class Quarantined(Struct, frozen=True):
     """The index is a number; else a text, or what something else looks like."""
 
 
+TunerState = Literal["measuring", "trying", "returning", "holding", "pinned"]
+"""What a tuner is at."""
+
+
 class Tuned(Struct, frozen=True):
     """What the tuner is at, of a loader that has one at work. Since 2.2."""
 
-    state: Literal["measuring", "trying", "returning", "holding", "pinned"] = "measuring"
+    state: TunerState = "measuring"
     """measuring: how it stands. trying: another number of workers. returning: back from one that was no better.
     holding: settled. pinned: a person has chosen the number."""
     workers: Count = 0
     """The number of workers that is held when nothing is tried."""
     ranks: Count = 1
     """Loaders of this host, this one included, that are tuned together."""
+    label: Text = ""
+    """How it stands, in a word, as on a switch: on, pinned. Since 2.3."""
+    text: Text = ""
+    """What it is at, in a few words: "settled at 6, together with 3 more on this host". Since 2.3."""
 
 
 class Errors(Struct, frozen=True, array_like=True, gc=False):
@@ -1273,6 +1281,10 @@ class Rates(Struct, frozen=True, array_like=True, gc=False):
     """Processors that this process may use; 0: not known."""
 
 
+WaitingKind = Literal["starvation", "reorder_stall", "pin_wait", "startup", "sampler"]
+"""A kind of time in which training waits for data."""
+
+
 class LoaderRow(Struct, frozen=True):
     """One line of the overview."""
 
@@ -1321,6 +1333,8 @@ class LoaderRow(Struct, frozen=True):
     """Share of the last 10 s, 0 to 1, in which training waited for data; None: it does not run. Since 2.2."""
     place: Place = "shown"
     """Where its run stands in the overview. Since 2.3."""
+    waits_for: WaitingKind | None = None
+    """What it waited for most in the last 10 s; None: for nothing that matters, or it does not run. Since 2.3."""
 
 
 class RunSummary(Struct, frozen=True):

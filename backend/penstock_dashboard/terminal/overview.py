@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.insight.verdict import HARMLESS, LIMITS, SEVERE
+from penstock.insight.shares import HARMLESS
+from penstock.insight.verdict import LIMITS, SEVERE
 from penstock.insight.words import NOTHING, age, count, figure, micros, percent
 from penstock.protocol import LoaderRow
 

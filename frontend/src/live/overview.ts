@@ -1,9 +1,11 @@
 import { workersKnown } from "./known";
-import { KINDS } from "./numbers";
 import type { LoaderRow, Overview } from "./protocol";
 
 /** Where a run stands in the overview. */
 export type Place = LoaderRow["place"];
+
+/** What a rank waits for. */
+export type WaitingKind = NonNullable<LoaderRow["waits_for"]>;
 
 /** What a person calls the state: the connection's if that is broken, else the loader's own. */
 export type RowState = "running" | "paused" | "idle" | "finished" | "failed" | "stale" | "lost";
@@ -150,23 +152,11 @@ function gridOf(name: string, same: LoaderRow[]): RankGrid {
   return { name, rows, worldSize: Math.max(...rows.map(({ identity }) => identity.world_size)) };
 }
 
-/** Share of waiting from which on it is shown what a rank waits for. */
-const HARMLESS = 0.05;
-
-/** What a rank that runs waits for most, as a field of `Rates`; null: for nothing that matters, or it does not run. */
-export function waitsFor(row: LoaderRow): WaitingKind | null {
-  if (!(waitingOf(row) >= HARMLESS)) return null;
-  return WAITING.reduce((most, kind) => (row.rates[kind] > row.rates[most] ? kind : most));
-}
-
-export type WaitingKind = "starvation" | "reorder_stall" | "pin_wait" | "startup" | "sampler";
-const WAITING = KINDS.filter(({ waiting }) => waiting).map(({ name }) => name) as WaitingKind[];
-
 /** What ranks wait for, with how many do, the kind that one waits longest for first; who waits for nothing is left out. */
 export function waits(rows: readonly LoaderRow[]): [WaitingKind, number][] {
   const found = new Map<WaitingKind, { number: number; longest: number }>();
   for (const row of rows) {
-    const kind = waitsFor(row);
+    const kind = row.waits_for;
     if (kind === null) continue;
     const { number, longest } = found.get(kind) ?? { number: 0, longest: 0 };
     found.set(kind, { number: number + 1, longest: Math.max(longest, waitingOf(row)) });
@@ -184,7 +174,7 @@ export function ordered(rows: readonly LoaderRow[], order: GridOrder): LoaderRow
   const place = (row: LoaderRow): number => {
     const state = stateOf(row);
     if (state === "failed" || state === "lost" || state === "stale") return -1;
-    const kind = waitsFor(row);
+    const kind = row.waits_for;
     if (kind !== null) return kinds.indexOf(kind);
     return state === "running" ? kinds.length : kinds.length + 1;
   };

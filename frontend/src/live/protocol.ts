@@ -613,6 +613,10 @@ export interface Tuned {
   workers: number;
   /** Loaders of this host, this one included, that are tuned together. */
   ranks: number;
+  /** How it stands, in a word, as on a switch: on, pinned. Since 2.3. */
+  label: string;
+  /** What it is at, in a few words: "settled at 6, together with 3 more on this host". Since 2.3. */
+  text: string;
 }
 
 /** Errors that training met, in dataset, collate_fn, sampler, worker_init_fn, in loading, or in its own loop. */
@@ -1557,6 +1561,8 @@ export interface LoaderRow {
   waiting: number | null;
   /** Where its run stands in the overview. Since 2.3. */
   place: "hidden" | "pinned" | "shown";
+  /** What it waited for most in the last 10 s; None: for nothing that matters, or it does not run. Since 2.3. */
+  waits_for: "pin_wait" | "reorder_stall" | "sampler" | "startup" | "starvation" | null;
 }
 
 export interface LoaderRowWire extends Omit<LoaderRow, "rates" | "verdict"> {

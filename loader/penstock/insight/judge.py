@@ -21,8 +21,8 @@ from .evidence import of_epoch as evidence_of_epoch
 from .hanging import stuck
 from .line import with_line
 from .rates import Meter, Totals, over
-from .shares import of_times
-from .verdict import HARMLESS, done, of_epoch, plain, weigh
+from .shares import HARMLESS, of_times
+from .verdict import done, of_epoch, plain, weigh
 from .words import count, plural
 
 GAP = 5.0

@@ -1,7 +1,10 @@
 """The offer in a verdict: the number of workers that replay would choose, and what it would bring. Pure.
 
 It is the fewest that bring nearly all that any number would. Where what it brings is hardly more than what there is, or
-the interval reaches down to that, nothing is promised, and the verdict stays as it is.
+the interval reaches down to that, nothing is promised.
+
+A verdict by itself only estimates how many workers would do. Once replay can tell, its number is the only one that is
+named: in the words, on the button, everywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from msgspec.structs import replace
 
 from ..protocol import MAX_WORKERS, Config, Limit, Load, Prediction, Verdict
 from .replay import Replay, predict_range, why_not, worth_asking
-from .words import figure
+from .shares import HARMLESS
+from .verdict import SLOW_SAMPLES
+from .words import count, figure
 
 NEARLY = 0.97
 """Share of the most that is as good as the most."""
@@ -23,7 +28,7 @@ FAR = (0.25, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Numbers that are asked of replay when any would do, as multiples of what there is."""
 CLOSER, CLOSE = 4, 0.1
 """How often it is looked between two numbers, until they are closer than that share."""
-_OPEN: tuple[Limit, ...] = ("workers", "samples")
+OPEN: tuple[Limit, ...] = ("workers", "samples")
 """Limits that another number of workers may lift."""
 
 
@@ -59,14 +64,37 @@ class Offers:
         self._of: tuple[Load, int] | None = None
         self._found: tuple[Prediction, Prediction] | None = None
 
+    @property
+    def asked(self) -> bool:
+        """Whether replay was asked at all."""
+        return self._of is not None
+
     def add(self, verdict: Verdict, load: Load | None, config: Config) -> Verdict:
-        """The same verdict, with what replay offers where more workers are what it takes."""
-        if verdict.limit not in _OPEN or verdict.tone not in ("warn", "bad") or load is None or why_not(load):
+        """The same verdict; where another number of workers may be what it takes, with what replay says of that."""
+        if not _is_open(verdict) or load is None or why_not(load):
             return verdict
-        most = min(config.max_workers or MAX_WORKERS, MAX_WORKERS)
+        most = _most(config)
         if self._of is None or self._of[0] is not load or self._of[1] != most:
             self._of, self._found = (load, most), _better(load, most)
-        return verdict if self._found is None else _with(verdict, *self._found)
+        return _without(verdict) if self._found is None else _with(verdict, *self._found)
+
+    def brief(self, verdict: Verdict, load: Load | None, config: Config) -> Verdict:
+        """The same for those who look at many loaders, for whom nothing is worked out: what is known of this one, and
+        where replay was not asked yet, no number."""
+        if not _is_open(verdict) or load is None or why_not(load):
+            return verdict
+        if self._of is not None and self._of[0].workers == load.workers and self._of[1] == _most(config):
+            return _without(verdict) if self._found is None else _with(verdict, *self._found)
+        return verdict if verdict.workers is None else replace(verdict, advice="More workers would help.", workers=None)
+
+
+def _is_open(verdict: Verdict) -> bool:
+    """Whether another number of workers may lift what limits."""
+    return verdict.limit in OPEN and verdict.tone in ("warn", "bad")
+
+
+def _most(config: Config) -> int:
+    return min(config.max_workers or MAX_WORKERS, MAX_WORKERS)
 
 
 def _better(load: Load, most: int) -> tuple[Prediction, Prediction] | None:
@@ -81,7 +109,32 @@ def _better(load: Load, most: int) -> tuple[Prediction, Prediction] | None:
 
 def _with(verdict: Verdict, now: Prediction, found: Prediction) -> Verdict:
     said = "about" if found.low >= now.batches else "up to"
-    offer = f"Apply {found.workers}: {figure(now.batches)} → {said} {figure(found.batches)} batches/s"
+    before, after = figure(now.batches), f"{said} {figure(found.batches)}"
+    workers = count(found.workers)
+    if found.workers < now.workers:
+        words = f"Fewer workers would do better: {workers} would make {after} batches/s instead of {before}."
+    elif found.waiting < HARMLESS:
+        words = f"{workers} workers would keep up: {after} batches/s instead of {before}."
+    else:
+        words = f"More workers would help: {workers} would make {after} batches/s instead of {before}."
     return replace(
-        verdict, workers=found.workers, offer=offer, brings=found.batches, brings_low=found.low, brings_high=found.high
+        verdict,
+        advice=_advice(verdict, words),
+        workers=found.workers,
+        offer=f"Apply {workers}: {before} → {after} batches/s",
+        brings=found.batches,
+        brings_low=found.low,
+        brings_high=found.high,
     )
+
+
+def _without(verdict: Verdict) -> Verdict:
+    """Replay knows of no number that would bring much more: none is named."""
+    if verdict.workers is None:
+        return verdict
+    words = "No other number of workers would bring much more; make samples cheaper."
+    return replace(verdict, advice=_advice(verdict, words), workers=None)
+
+
+def _advice(verdict: Verdict, words: str) -> str:
+    return f"{SLOW_SAMPLES} {words}" if verdict.limit == "samples" else words

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
-from ..protocol import Rates, Times
+from ..protocol import Rates, Times, WaitingKind
 from .numbers import KINDS
 
 Shares = Mapping[str, float]
 """Name of a kind → share of the time, 0 to 1; they add up to 1."""
+
+HARMLESS = 0.05
+"""Below this share of waiting, data is not the problem."""
 
 _WAITING = [kind.name for kind in KINDS if kind.waiting]
 _ACTIVE = [kind.name for kind in KINDS if kind.active]
@@ -35,3 +39,10 @@ def waiting(shares: Shares) -> float:
     waits = sum([shares[name] for name in _WAITING])
     active = sum([shares[name] for name in _ACTIVE])
     return waits / active if active > 0 else 0.0
+
+
+def waits_for(shares: Shares) -> WaitingKind | None:
+    """What training waits for most; None: it waits for nothing that matters."""
+    if waiting(shares) < HARMLESS:
+        return None
+    return cast(WaitingKind, max(_WAITING, key=lambda name: shares[name]))

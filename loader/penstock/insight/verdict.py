@@ -24,10 +24,9 @@ from msgspec.structs import replace
 from ..protocol import Config, Limit, Snapshot, Stage, Stall, Verdict
 from .evidence import Evidence, Waits
 from .numbers import KINDS
+from .shares import HARMLESS
 from .words import count, figure, micros, percent, plural
 
-HARMLESS = 0.05
-"""Below this share of waiting, data is not the problem."""
 SEVERE = 0.3
 """From this share on it is the main one."""
 SATURATED = 0.8
@@ -45,6 +44,8 @@ LOCKED, CROWDED = 0.2, 0.85
 limit: it is never free."""
 NAMEABLE_STALL = 100_000
 """Shorter stalls (µs) are not worth naming."""
+SLOW_SAMPLES = "Look at the slowest samples."
+"""What to do where single slow batches are the limit."""
 MOST_GROWTH = 4
 """Nobody has seen how much faster more than so many times the workers would be."""
 
@@ -177,7 +178,7 @@ def _cause(evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit |
         return _because(
             "samples",
             "Batches are finished, but an earlier one is not: single slow batches are the limit.",
-            "Look at the slowest samples; more workers help only a little." if config.in_order else "",
+            f"{SLOW_SAMPLES} More workers help only a little." if config.in_order else "",
         )
     if main == "pin_wait":
         return _because(

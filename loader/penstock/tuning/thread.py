@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Literal
 
 from ..insight.offer import best
 from ..protocol import Resize, Tuned, TuningEvent
+from ..telemetry.identity import rank_and_world_size
 from .lease import this_host
 from .memory import memory
 from .options import Autotune
 from .readings import Readings
 from .tuner import Step, Tuner
 from .turns import Turns
+from .words import tuned
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -51,6 +53,9 @@ class Tuning:
         """The number of workers that a person has chosen; None: nobody has."""
         self._readings = Readings()
         self._turns: Turns | None = None
+        self._world = rank_and_world_size()[1]
+        self._unseen = ""
+        """Why no other rank can be seen; empty: they could be."""
         self._remembered = (0.0, (False, False))
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -78,10 +83,17 @@ class Tuning:
 
     def state(self) -> Tuned:
         """For the snapshot."""
-        ranks = 1 if self._turns is None else self._turns.ranks
-        if self.pinned is not None:
-            return Tuned("pinned", self.pinned, ranks)
-        return Tuned(self._tuner.state, self._tuner.held, ranks)
+        turns, engine, pinned = self._turns, self._engine(), self.pinned
+        ranks = 1 if turns is None else turns.ranks
+        held = self._tuner.held if pinned is None else pinned
+        target = held if engine is None else engine.loader.num_workers
+        return tuned(self._tuner.state if pinned is None else "pinned", held, target, ranks, self._alone(ranks))
+
+    def _alone(self, ranks: int) -> str:
+        """Why it is tuned for itself although the training has more ranks; empty: it is not, or it has none."""
+        if ranks > 1 or self._turns is None or self._world < 2:
+            return ""
+        return self._unseen or "no other rank is seen on this host"
 
     # -- the thread -----------------------------------------------------------------------------------------
 
@@ -90,7 +102,8 @@ class Tuning:
         host = this_host()
         rank = host.join()
         if rank is None:
-            log.info("loader %s is tuned for itself: %s", self._name, host.alone or "too many loaders on this host")
+            self._unseen = host.alone or "too many loaders on this host"
+            log.info("loader %s is tuned for itself: %s", self._name, self._unseen)
         turns = self._turns = Turns(self._tuner, rank)
         try:
             while not self._over.wait(LOOK):

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ..protocol import TunerState
 from .reading import Block, Reading, between, total
 from .search import RESOLUTION, Search
 
@@ -69,8 +70,6 @@ HEADROOM = 1.1
 
 REPLAY = "replay says so"
 
-State = Literal["measuring", "trying", "returning", "holding", "pinned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -99,7 +98,7 @@ class Tuner:
     def __init__(
         self, workers: int, most: int, *, least: int = 1, tolerance: float = TOLERANCE, seed: Seed | None = None
     ) -> None:
-        self.state: State = "measuring"
+        self.state: TunerState = "measuring"
         self.most = most
         """The most workers it asks for."""
         self.wants = False

@@ -1,8 +1,8 @@
-"""A step of the tuner in words."""
+"""A step of the tuner, and how it stands, in words."""
 
 from __future__ import annotations
 
-from ..protocol import TuningEvent
+from ..protocol import Tuned, TunerState, TuningEvent
 
 
 def describe(event: TuningEvent) -> str:
@@ -27,3 +27,19 @@ def describe(event: TuningEvent) -> str:
         rates.append(f"{event.predicted:.3g} expected")
     told = f" ({', '.join(rates)})" if rates else ""
     return f"{heads[event.what]}{why}{told}"
+
+
+def tuned(state: TunerState, held: int, target: int, ranks: int, alone: str = "") -> Tuned:
+    """How the tuner stands. `held`: the number that is kept when nothing is tried; `target`: the one there is now;
+    `alone`: why it knows nothing of other ranks; empty: it does, or there are none."""
+    words: dict[TunerState, str] = {
+        "measuring": f"measuring {held}",
+        "trying": f"trying {target}, {held} held",
+        "returning": f"back to {held}",
+        "holding": f"settled at {held}",
+        "pinned": f"pinned at {held} by hand",
+    }
+    company = f", for itself: {alone}" if alone else ""
+    if ranks > 1:
+        company = f", together with {ranks - 1} more on this host"
+    return Tuned(state, held, ranks, "pinned" if state == "pinned" else "on", f"{words[state]}{company}"[:256])

@@ -14,6 +14,7 @@ from penstock import DataLoader
 from penstock.insight.judge import Judge
 from penstock.insight.line import WithoutLine, in_words, with_line
 from penstock.insight.load import summarize
+from penstock.insight.offer import OPEN
 from penstock.protocol import Config, HotLine, Limit, Snapshot, Verdict
 
 from tests.loader.insight.flows import Flow
@@ -105,6 +106,9 @@ class Slow(torch.utils.data.Dataset[int]):
 def test_a_real_loader_that_was_profiled_says_it_in_its_stats() -> None:
     def said(loader: Any) -> str:
         verdict = loader.stats().verdict
+        if "Without it: " in verdict.advice and verdict.limit in OPEN:
+            assert (verdict.workers is None) == (verdict.offer == ""), "no number is named that replay did not choose"
+            assert verdict.workers is None or f" {verdict.workers} w" in f" {verdict.advice}"
         return f"{verdict.sentence} {verdict.advice}"
 
     with DataLoader(Slow(), 4, num_workers=1, monitor=False) as loader:

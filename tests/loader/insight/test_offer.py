@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -10,6 +11,7 @@ from penstock.insight import offer
 from penstock.insight.load import summarize
 from penstock.insight.offer import Offers, best, fewest
 from penstock.insight.replay import predict_range
+from penstock.insight.words import count
 from penstock.protocol import Config, Limit, Load, Prediction, Verdict
 
 from tests.recorded.loads import recorded_loads
@@ -25,7 +27,25 @@ def test_more_workers_are_offered_with_what_they_would_bring() -> None:
     assert "→ about 7" in verdict.offer
     assert verdict.brings is not None
     assert (verdict.brings_low or 0) < verdict.brings < (verdict.brings_high or 0)
-    assert (verdict.tone, verdict.sentence, verdict.advice) == (SLOW.tone, SLOW.sentence, SLOW.advice)
+    assert (verdict.tone, verdict.sentence) == (SLOW.tone, SLOW.sentence)
+
+
+@pytest.mark.parametrize("limit", ["workers", "samples"])
+@pytest.mark.parametrize("name", sorted(LOADS))
+def test_words_and_button_name_the_same_numbers(name: str, limit: Limit) -> None:
+    estimate = msgspec.structs.replace(SLOW, limit=limit, advice="About 6 workers would keep up.")
+    offers, config = Offers(), Config()
+    verdict = offers.add(estimate, LOADS[name], config)
+    numbers = re.findall(r"[\d.,]+\d|\d", verdict.advice)
+    if verdict.workers is None:
+        assert verdict.offer == "" and not numbers
+    else:
+        assert sorted(numbers) == sorted(re.findall(r"[\d.,]+\d|\d", verdict.offer)) and len(numbers) == 3
+        assert count(verdict.workers) in numbers
+    assert offers.brief(estimate, LOADS[name], config) == verdict, "who looks at many loaders reads the same"
+    unasked = Offers().brief(estimate, LOADS[name], config)
+    assert unasked.workers is None and not re.search(r"\d", unasked.advice), "nothing is worked out for them"
+    assert Offers().brief(estimate, None, config) == estimate
 
 
 def test_no_more_is_offered_than_may_be() -> None:
@@ -34,7 +54,11 @@ def test_no_more_is_offered_than_may_be() -> None:
 
 @pytest.mark.parametrize("name", ["lock", "processor", "storage"])
 def test_nothing_is_offered_that_brings_nothing(name: str) -> None:
-    assert Offers().add(SLOW, LOADS[name], Config()) == SLOW
+    verdict = Offers().add(SLOW, LOADS[name], Config())
+    assert (verdict.offer, verdict.workers, verdict.brings) == ("", None, None)
+    assert verdict.advice.startswith("No other number of workers would bring much more")
+    other = msgspec.structs.replace(SLOW, workers=None, advice="More workers would find no processor.")
+    assert Offers().add(other, LOADS[name], Config()) == other
 
 
 @pytest.mark.parametrize("limit", ["training", "processors", "shared", "sampler", "none"])
