@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, get_args
 
+from msgspec import UNSET
 from penstock.insight.numbers import KINDS, alive
 from penstock.protocol import Limit
 from prometheus_client import CollectorRegistry
@@ -127,6 +128,21 @@ class _Collector(Collector):
         queues = GaugeMetricFamily(
             "penstock_loader_queue_depth", "Tasks or batches in a stage.", labels=(*LOADER, "queue")
         )
+        machines = {
+            name: CounterMetricFamily(f"penstock_machine_{name}", text, labels=(*LOADER, "machine"))
+            for name, text in (
+                ("received_bytes", "Bytes that came from another machine with workers of the loader."),
+                ("full_seconds", "Time in which batches waited there because the network took no more."),
+                ("lost_tasks", "Tasks that were lost with it or on the way, and given to others."),
+            )
+        }
+        away = {
+            name: GaugeMetricFamily(f"penstock_machine_{name}", text, labels=(*LOADER, "machine"))
+            for name, text in (
+                ("workers", "Workers on another machine."),
+                ("way_seconds", "Time of a batch from there to training, lately."),
+            )
+        }
         limits = GaugeMetricFamily(
             "penstock_loader_limit", "What limits training: 1 for that, 0 for all else.", labels=(*LOADER, "limit")
         )
@@ -166,12 +182,21 @@ class _Collector(Collector):
             for kind in KINDS:
                 if snapshot.knows(f"times.{kind.name}_us"):
                     times.add_metric([*labels, kind.name], getattr(snapshot.times, f"{kind.name}_us") / 1e6)
+            found = [] if snapshot.machines is UNSET else snapshot.machines
+            for machine in {each.name: each for each in found}.values():  # a series may appear only once
+                there = [*labels, machine.name]
+                machines["received_bytes"].add_metric(there, machine.received_kib * 1024)
+                machines["full_seconds"].add_metric(there, machine.full_ms / 1e3)
+                machines["lost_tasks"].add_metric(there, machine.lost)
+                away["workers"].add_metric(there, len(machine.workers))
+                away["way_seconds"].add_metric(there, machine.way_us / 1e6)
             for each in LIMITS:
                 limits.add_metric([*labels, each], each == self._limits.get(entry.id))
             for queue in QUEUES:
                 if snapshot.knows(f"queues.{queue}"):
                     queues.add_metric([*labels, queue], getattr(snapshot.queues, queue))
         yield from (up, *counters.values(), *gauges.values(), times, queues, limits)
+        yield from (*machines.values(), *away.values())
 
     def _workers(self) -> Iterator[Metric]:
         labels = (*LOADER, "worker")

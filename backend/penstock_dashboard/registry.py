@@ -243,15 +243,20 @@ class Entry:
         if self.presence in ("lost", "finished"):
             over = in_brief(self._last_epoch if self._left else self.judge.last_epoch())
         interval_us = round(self.interval * 1e6)
-        return LoaderDetail(row, hello.config, hello.versions, interval_us, self.snapshot, self.offered(), over)
+        machines = self.judge.meter.machines()
+        return LoaderDetail(
+            row, hello.config, hello.versions, interval_us, self.snapshot, self.offered(), over, machines
+        )
 
     def frame(self, snapshot: Snapshot) -> Frame:
         """For those who look at it."""
         meter = self._workers = self._workers or WorkerMeter()
         meter.take(snapshot)
         said, recent = self.offered(), in_brief(self._recent())
-        workers = meter.rates(snapshot)
-        return Frame(self.id, snapshot, self.rates, self.presence, self.received, said, recent, workers, *meter.pin())
+        workers, machines = meter.rates(snapshot), self.judge.meter.machines()
+        return Frame(
+            self.id, snapshot, self.rates, self.presence, self.received, said, recent, workers, *meter.pin(), machines
+        )
 
     def unwatched(self) -> None:
         """Nobody looks at it any more."""

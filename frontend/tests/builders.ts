@@ -89,6 +89,7 @@ export function config(some: Partial<Config> = {}): Config {
     timeout: 0,
     memory_budget: 0,
     control: true,
+    local: null,
     engine: "penstock",
     kind: "",
     unknown: [],
@@ -204,6 +205,7 @@ export function frame(some: Partial<Omit<Frame, "snapshot">> & { snapshot?: Para
     workers: [],
     pin_busy: 0,
     pin_us: null,
+    machines: [],
     ...some,
     snapshot: snapshot(some.snapshot),
   };

@@ -132,6 +132,13 @@ describe("workers", () => {
     expect(linesOf(shown)[0]?.fetch).toBeNaN();
   });
 
+  it("say on which machine each worker runs", () => {
+    const away = { name: "beta", workers: [1], processors: 8, received_kib: 1, full_ms: 0, way_us: 0, lost: 0 };
+    const spread = { ...shown, snapshot: { ...shown.snapshot, machines: [away] } };
+    expect(linesOf(spread).map(({ machine }) => machine)).toEqual(["", "beta", ""]);
+    expect(sortedLines(linesOf(spread), "machine", true)[0]?.worker.id).toBe(1);
+  });
+
   it("sort with empty values last, either way", () => {
     expect(sortedLines(linesOf(shown), "rate", true).map((line) => line.worker.id)).toEqual([1, 0, 2]);
     expect(sortedLines(linesOf(shown), "rate", false).map((line) => line.worker.id)).toEqual([0, 1, 2]);

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch.utils.data
+from msgspec import UNSET
 from torch.utils.data import IterableDataset
 
 from . import sampling
 from .adoption.environment import wants_autotune
+from .agent.options import RayWorkers, Remote
 from .arguments import Options, given
 from .budget import memory_limits
 from .caching.dataset import find
@@ -559,11 +561,12 @@ class Engine:
         snapshot = self.snapshot()
         with self._judging:
             verdict = Verdict() if self._judge is None else self._judge.verdict()
+            network = [] if self._judge is None else self._judge.meter.machines()
         if verdict.line is not None or verdict.limit in OPEN:
             load = self._recent_load(ADVICE_AGE if self._offers.asked else LOAD_AGE)
             verdict = self._offers.add(verdict, load, config_of(self.loader))
             verdict = self._without.add(verdict, load)
-        return Stats(**msgspec.structs.asdict(snapshot), verdict=verdict)
+        return Stats(**msgspec.structs.asdict(snapshot), verdict=verdict, network=network)
 
     def snapshot(self, seq: int = 0) -> Snapshot:
         """How everything stands; the judge is told, too."""
@@ -601,6 +604,9 @@ class Engine:
         loader, ledger, stats = self.loader, self.ledger, self._take_snapshot(0)
         budget, ceiling = memory_limits(self.options.memory_budget)
         (spent, batches), processor = ledger.processor_mark, training_ns()
+        workers = self.options.workers
+        local = workers.local if isinstance(workers, Remote) else None
+        machines = [] if stats.machines is UNSET else stats.machines
         return summarize(
             ledger.recording.since(since) if since else ledger.recording,
             at=stats.at,
@@ -614,6 +620,9 @@ class Engine:
             memory_ceiling=ceiling,
             in_order=bool(loader.in_order),
             sharded=self.is_iterable,
+            local=local,
+            elsewhere=0.0 if isinstance(workers, RayWorkers) else float(sum(each.processors for each in machines)),
+            carried=0.0 if local is None or self._judge is None else self._judge.carried(),
         )
 
     def predict(self, workers: int, memory_budget: int | None, ordinary_samples: bool) -> Prediction:

@@ -167,6 +167,25 @@ class Worker(Struct, frozen=True, array_like=True, gc=False):
     """Time in which it was ready to run and waited for a processor. Since 2.2."""
 
 
+class Machine(Struct, frozen=True, array_like=True, gc=False):
+    """Another machine with workers of this loader. Sums are since the workers' pool was made. Since 2.3."""
+
+    name: Text
+    """Its host name; where several agents run on one, with the port."""
+    workers: Annotated[list[Count], Meta(max_length=MAX_WORKERS)] = field(default_factory=list)
+    """Numbers of the workers that run there."""
+    processors: Count = 0
+    """Processors that its agent may use; 0: it cannot be reached now, and is dialed."""
+    received_kib: Count = 0
+    """Bytes that came from there: batches, and what is said about workers."""
+    full_ms: Count = 0
+    """Time in which finished batches waited there because the network took no more."""
+    way_us: Count = 0
+    """Time from a batch's last step there to its arrival here, as a mean over the last ones."""
+    lost: Count = 0
+    """Tasks that had to be given to others because the machine, or the way there, was lost."""
+
+
 class Processors(Struct, frozen=True, array_like=True, gc=False):
     """What this process and its workers may run on. Sums are since the loader was first looked at. Since 2.2."""
 
@@ -451,12 +470,20 @@ class Snapshot(Struct, frozen=True, tag="snapshot", gc=False):
     """What was seen since the snapshot before, if the loader looked more often than it publishes. Since 2.3."""
     hottest: Annotated[list[HotLine], Meta(max_length=2)] | UnsetType = UNSET
     """By each clock. Left out where no profile was taken, or it saw none of the user's own functions. Since 2.3."""
+    machines: Annotated[list[Machine], Meta(max_length=MAX_WORKERS)] | UnsetType = UNSET
+    """Other machines that make batches, or should. Left out where all workers run here. Since 2.3."""
 
     def knows(self, name: str) -> bool:
         """Whether a field, named as in `Unknown`, says anything."""
         if self.unknown is UNSET:
             return True
         return not any(name == each or name.startswith(f"{each}.") for each in self.unknown)
+
+    def elsewhere(self) -> dict[int, Machine]:
+        """Number of each worker that runs on another machine → that machine."""
+        if self.machines is UNSET:
+            return {}
+        return {number: machine for machine in self.machines for number in machine.workers}
 
     def __str__(self) -> str:
         """A small table for a person."""
@@ -478,6 +505,7 @@ Limit = Literal[
     "pin",
     "sampler",
     "memory",
+    "network",
     "startup",
     "failure",
 ]
@@ -492,6 +520,7 @@ samples: single slow batches, behind which finished ones wait.
 pin: the pin stage.
 sampler: the sampler, which runs in the training thread.
 memory: the memory budget, because of which no more batches may be made ahead.
+network: batches are larger than what comes from other machines carries.
 startup: the time until an epoch's first batch.
 failure: an error, or workers that keep dying."""
 
@@ -530,11 +559,24 @@ class Verdict(Struct, frozen=True):
     """The line that costs most of what limits; None: there is no profile that says so. Since 2.3."""
 
 
+class MachineRates(Struct, frozen=True, array_like=True):
+    """What came from another machine over the last seconds. None: that is not known yet. Since 2.3."""
+
+    bytes: float | None = None
+    """Bytes per second that came from there."""
+    full: float | None = None
+    """Share of the time, 0 to 1, in which finished batches waited there because the network took no more."""
+    text: Text = ""
+    """How it stands with the machine, in a line."""
+
+
 class Stats(Snapshot, frozen=True, tag="stats"):
     """What `DataLoader.stats()` returns: a snapshot, and the verdict on it."""
 
     verdict: Verdict = Verdict()
     """What limits training, as of this snapshot and those before it."""
+    network: list[MachineRates] = field(default_factory=list)
+    """What came from each of `machines` over the last seconds, in their order. Since 2.3."""
 
 
 # ------------------------------------------------------------------------------------------------- events
@@ -1074,7 +1116,7 @@ class Config(Struct, frozen=True):
     max_workers: Count = 0
     """The most workers that a resize may ask for; 0: not told."""
     start_method: Text = ""
-    """How worker processes are started: fork, spawn or forkserver; or thread."""
+    """How worker processes are started: fork, spawn or forkserver; or thread; on other machines: agents or ray."""
     pin_memory: bool = False
     """Whether batches are to be page-locked."""
     persistent_workers: bool = False
@@ -1095,6 +1137,8 @@ class Config(Struct, frozen=True):
     """What is watched: `torch DataLoader`, or the name of its type. Empty for a loader of ours. Since 2.1."""
     unknown: Unknown = field(default_factory=list)
     """Of a loader that is only watched: which of these fields are not known. Since 2.1."""
+    local: Count | None = None
+    """Workers whose number is below it run here, all others on other machines; None: all run here. Since 2.3."""
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -1216,6 +1260,13 @@ class Load(Struct, frozen=True, tag="load"):
     """Whether batches come in the sampler's order."""
     sharded: bool = False
     """Iterable-style: every worker has its own shard."""
+    local: Count | None = None
+    """As in `Config`. Since 2.3."""
+    elsewhere: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Processors of other machines; 0: there is none, or how many more may be had is not known. Since 2.3."""
+    carried: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    """Batches a second that came from other machines while the network took no more; 0: it was never full. Since 2.3.
+    """
 
 
 ToBackend = Hello | Snapshot | Events | Outcome | Goodbye | Load
@@ -1415,6 +1466,8 @@ class LoaderDetail(Struct, frozen=True):
     """The same as in `row`. Since 2.2."""
     last_epoch: Rates | None = None
     """Rates over the whole last epoch, of a loader that is gone; None: it is there. Since 2.2."""
+    machines: list[MachineRates] = field(default_factory=list)
+    """As in `Frame`. Since 2.3."""
 
 
 class Transition(Struct, frozen=True):
@@ -1580,6 +1633,8 @@ class WorkerRates(Struct, frozen=True, array_like=True):
     """Share of the time in which it was ready to run and waited for a processor."""
     blocked: float | None = None
     """Share of the time in which it had a task and waited for something else."""
+    bytes: float | None = None
+    """Bytes of batches per second that it made. Since 2.3."""
 
 
 class Frame(Struct, frozen=True, tag="frame"):
@@ -1605,6 +1660,8 @@ class Frame(Struct, frozen=True, tag="frame"):
     """Share of the last 5 s, 0 to 1, in which the pin stage was at work. Since 2.2."""
     pin_us: float | None = None
     """Time there, a batch; None: no batch passed it. Since 2.2."""
+    machines: list[MachineRates] = field(default_factory=list)
+    """What came from each of the snapshot's machines over the last 5 s, in their order. Since 2.3."""
 
 
 class Detail(Struct, frozen=True, tag="detail"):

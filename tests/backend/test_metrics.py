@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
-from penstock.protocol import Limit, Worker
+from penstock.protocol import Limit, Machine, Worker
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.backend.harness import Address, Running, make_snapshot
 
-LABELS = ("run", "rank", "loader", "worker", "kind", "queue", "phase", "action", "state", "version", "limit")
+LABELS = ("run", "rank", "loader", "worker", "kind", "queue", "phase", "action", "state", "version", "limit", "machine")
 
 
 def scrape(server: Address, workers: int = 1) -> dict[str, dict[tuple[str, ...], float]]:
@@ -51,6 +51,19 @@ def test_names_and_units_follow_the_conventions(server: Running) -> None:
     for name in found:
         assert name.startswith("penstock_")
         assert not name.endswith(("_us", "_us_total", "_ms"))
+
+
+def test_other_machines_have_series(server: Running) -> None:
+    with server.loader("spread") as loader:
+        loader.snapshot(machines=[Machine("beta", [1], 8, 2048, 500, 1500, 3)])
+        loader.acknowledged(0)
+        found = scrape(server)
+    key = ("spread", "0", "train", "beta")
+    assert found["penstock_machine_workers"][key] == 1
+    assert found["penstock_machine_received_bytes_total"][key] == 2 << 20
+    assert found["penstock_machine_full_seconds_total"][key] == 0.5
+    assert found["penstock_machine_way_seconds"][key] == 0.0015
+    assert found["penstock_machine_lost_tasks_total"][key] == 3
 
 
 def test_series_of_gone_workers_and_loaders_disappear(server: Running) -> None:

@@ -167,7 +167,8 @@ class LoaderFacts:
         self.presence = detail.row.presence
         if detail.snapshot is not None and self.frame is None:
             row, snapshot = detail.row, detail.snapshot
-            self.frame = Frame(self.id, snapshot, row.rates, row.presence, row.seen, detail.verdict, row.rates)
+            known = (row.rates, row.presence, row.seen, detail.verdict, row.rates)
+            self.frame = Frame(self.id, snapshot, *known, machines=detail.machines)
 
     def _sample(self, frame: Frame) -> None:
         self.frame = frame

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.insight.shares import HARMLESS
-from penstock.insight.verdict import LIMITS, SEVERE
+from penstock.insight.slowness import SEVERE
+from penstock.insight.verdict import LIMITS
 from penstock.insight.words import NOTHING, age, count, figure, micros, percent
 from penstock.protocol import LoaderRow
 

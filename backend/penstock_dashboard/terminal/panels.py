@@ -201,7 +201,11 @@ def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:
             return []
         known = facts.snapshot.knows("workers")
         return [line(Span("No worker processes." if known else "Workers: not known from outside.", "dim"))]
-    head = line(Span("".join(_cell(title, title, columns) for title, columns in WORKERS), "dim"))
+    there = {} if facts.snapshot is None else facts.snapshot.elsewhere()
+    head = line(
+        Span("".join(_cell(title, title, columns) for title, columns in WORKERS), "dim"),
+        Span("  machine" if there else "", "dim"),
+    )
     room = max(1, rows - 1)
     if len(found) > room:
         first = min(first, len(found) - room + 1)
@@ -226,11 +230,18 @@ def workers(facts: LoaderFacts, rows: int, first: int) -> list[Line]:
         )
         style = "bad" if worker.state == "dead" else "dim" if worker.state in ("retiring", "idle") else "plain"
         cells = [_cell(title, text, columns) for (title, columns), text in zip(WORKERS, values, strict=True)]
-        lines.append(line(Span("".join(cells), style)))
+        where = f"  {there[worker.id].name if worker.id in there else 'this one'}" if there else ""
+        lines.append(line(Span("".join(cells) + where, style)))
     if len(shown) < len(found):
         which = f"workers {first} to {first + len(shown) - 1} of {len(found)}; ↑ ↓ for the others"
         lines.append(line(Span(f"  {which}", "dim")))
     return lines
+
+
+def machines(facts: LoaderFacts) -> list[Line]:
+    """A line for each other machine that makes batches."""
+    found = [] if facts.frame is None else facts.frame.machines
+    return [line(Span("Machine ", "dim"), each.text) for each in found]
 
 
 def costs(facts: LoaderFacts) -> list[Line]:

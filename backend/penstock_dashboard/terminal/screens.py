@@ -113,7 +113,7 @@ def _lower(facts: LoaderFacts, rows: int, first_worker: int, spaced: bool) -> li
     """Workers, what samples cost, and what happened last."""
     if facts.snapshot is None:
         return []
-    costs = panels.costs(facts)
+    costs = [*panels.machines(facts), *panels.costs(facts)]
     gaps = 2 if spaced else 0
     for_events = min(max(1, len(facts.events)), 3)
     for_workers = max(2, rows - len(costs) - for_events - gaps)

@@ -88,7 +88,13 @@ def _particulars(client: Client, identifier: str, columns: int) -> list[Line]:
         lines += [*panels.verdict(verdict, columns, 20), EMPTY]
     lines += [*panels.times(facts, columns, colourful() and sys.stdout.isatty()), EMPTY]
     lines += [*panels.pipeline(facts, verdict.stage if verdict else None, columns), EMPTY]
-    lines += [*panels.workers(facts, MOST, 0), *panels.costs(facts), EMPTY, *panels.events(facts, 10)]
+    lines += [
+        *panels.machines(facts),
+        *panels.workers(facts, MOST, 0),
+        *panels.costs(facts),
+        EMPTY,
+        *panels.events(facts, 10),
+    ]
     return lines
 
 

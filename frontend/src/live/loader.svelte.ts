@@ -180,6 +180,7 @@ export class LoaderFeed implements Listener {
         workers: [],
         pin_busy: 0,
         pin_us: null,
+        machines: detail.machines,
       };
       this.#publish();
     }

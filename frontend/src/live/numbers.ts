@@ -62,6 +62,7 @@ export const LIMITS = {
   "pin": "the pin stage",
   "sampler": "the sampler",
   "memory": "the memory budget",
+  "network": "the network",
   "startup": "starting up",
   "failure": "errors",
 } as const;

@@ -40,7 +40,7 @@ export interface Config {
   num_workers: number;
   /** The most workers that a resize may ask for; 0: not told. */
   max_workers: number;
-  /** How worker processes are started: fork, spawn or forkserver; or thread. */
+  /** How worker processes are started: fork, spawn or forkserver; or thread; on other machines: agents or ray. */
   start_method: string;
   /** Whether batches are to be page-locked. */
   pin_memory: boolean;
@@ -62,6 +62,8 @@ export interface Config {
   kind: string;
   /** Of a loader that is only watched: which of these fields are not known. Since 2.1. */
   unknown: string[];
+  /** Workers whose number is below it run here, all others on other machines; None: all run here. Since 2.3. */
+  local: number | null;
 }
 
 /** One loader at one moment. */
@@ -133,9 +135,11 @@ export interface Snapshot {
   between?: Between;
   /** By each clock. Left out where no profile was taken, or it saw none of the user's own functions. Since 2.3. */
   hottest?: HotLine[];
+  /** Other machines that make batches, or should. Left out where all workers run here. Since 2.3. */
+  machines?: Machine[];
 }
 
-export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "slowest" | "processors" | "errors" | "cache" | "hang" | "glances" | "between" | "hottest"> {
+export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch_times" | "stalls" | "pin" | "cost" | "workers" | "slowest" | "processors" | "errors" | "cache" | "hang" | "glances" | "between" | "hottest" | "machines"> {
   queues: QueuesWire;
   times: TimesWire;
   epoch_times: TimesWire;
@@ -151,10 +155,11 @@ export interface SnapshotWire extends Omit<Snapshot, "queues" | "times" | "epoch
   glances?: GlancesWire;
   between?: BetweenWire;
   hottest?: HotLineWire[];
+  machines?: MachineWire[];
 }
 
 export function decodeSnapshot(wire: SnapshotWire): Snapshot {
-  const { errors, cache, hang, glances, between, hottest, ...rest } = wire;
+  const { errors, cache, hang, glances, between, hottest, machines, ...rest } = wire;
   return {
     ...rest,
     queues: decodeQueues(wire.queues),
@@ -172,6 +177,7 @@ export function decodeSnapshot(wire: SnapshotWire): Snapshot {
     ...(glances && { glances: decodeGlances(glances) }),
     ...(between && { between: decodeBetween(between) }),
     ...(hottest && { hottest: (hottest ?? []).map(decodeHotLine) }),
+    ...(machines && { machines: (machines ?? []).map(decodeMachine) }),
   };
 }
 
@@ -1004,6 +1010,56 @@ export function decodeHotLine(wire: HotLineWire): HotLine {
   };
 }
 
+/** Another machine with workers of this loader. Sums are since the workers' pool was made. Since 2.3. */
+export interface Machine {
+  /** Its host name; where several agents run on one, with the port. */
+  name: string;
+  /** Numbers of the workers that run there. */
+  workers: number[];
+  /** Processors that its agent may use; 0: it cannot be reached now, and is dialed. */
+  processors: number;
+  /** Bytes that came from there: batches, and what is said about workers. */
+  received_kib: number;
+  /** Time in which finished batches waited there because the network took no more. */
+  full_ms: number;
+  /** Time from a batch's last step there to its arrival here, as a mean over the last ones. */
+  way_us: number;
+  /** Tasks that had to be given to others because the machine, or the way there, was lost. */
+  lost: number;
+}
+
+export type MachineWire = [
+  name: string,
+  workers?: number[],
+  processors?: number,
+  received_kib?: number,
+  full_ms?: number,
+  way_us?: number,
+  lost?: number,
+];
+
+export const MachineFields = [
+  "name",
+  "workers",
+  "processors",
+  "received_kib",
+  "full_ms",
+  "way_us",
+  "lost",
+] as const satisfies readonly (keyof Machine)[];
+
+export function decodeMachine(wire: MachineWire): Machine {
+  return {
+    name: wire[0],
+    workers: wire[1] ?? [],
+    processors: wire[2] ?? 0,
+    received_kib: wire[3] ?? 0,
+    full_ms: wire[4] ?? 0,
+    way_us: wire[5] ?? 0,
+    lost: wire[6] ?? 0,
+  };
+}
+
 /** Batch spans for the timeline: every batch at low rates, every `stride`-th at high ones. */
 export interface Spans {
   kind: "spans";
@@ -1589,7 +1645,7 @@ export interface Verdict {
   /** What to do about it; empty: nothing. */
   advice: string;
   /** What keeps training from being faster. */
-  limit: "failure" | "memory" | "neighbours" | "none" | "pin" | "processors" | "sampler" | "samples" | "shared" | "startup" | "training" | "workers";
+  limit: "failure" | "memory" | "neighbours" | "network" | "none" | "pin" | "processors" | "sampler" | "samples" | "shared" | "startup" | "training" | "workers";
   /** The stage of the pipeline that limits; None: there is none to name. */
   stage: "data" | "index" | "pin" | "reorder" | "sampler" | "training" | "workers" | null;
   /** Share of the time, 0 to 1, in which training waited for data, of what was looked at; None: not known. */
@@ -1688,13 +1744,16 @@ export interface LoaderDetail {
   verdict: Verdict;
   /** Rates over the whole last epoch, of a loader that is gone; None: it is there. Since 2.2. */
   last_epoch: Rates | null;
+  /** As in `Frame`. Since 2.3. */
+  machines: MachineRates[];
 }
 
-export interface LoaderDetailWire extends Omit<LoaderDetail, "row" | "snapshot" | "verdict" | "last_epoch"> {
+export interface LoaderDetailWire extends Omit<LoaderDetail, "row" | "snapshot" | "verdict" | "last_epoch" | "machines"> {
   row: LoaderRowWire;
   snapshot: SnapshotWire | null;
   verdict: VerdictWire;
   last_epoch: RatesWire | null;
+  machines: MachineRatesWire[];
 }
 
 export function decodeLoaderDetail(wire: LoaderDetailWire): LoaderDetail {
@@ -1704,6 +1763,37 @@ export function decodeLoaderDetail(wire: LoaderDetailWire): LoaderDetail {
     snapshot: wire.snapshot && decodeSnapshot(wire.snapshot),
     verdict: decodeVerdict(wire.verdict),
     last_epoch: wire.last_epoch && decodeRates(wire.last_epoch),
+    machines: (wire.machines ?? []).map(decodeMachineRates),
+  };
+}
+
+/** What came from another machine over the last seconds. None: that is not known yet. Since 2.3. */
+export interface MachineRates {
+  /** Bytes per second that came from there. */
+  bytes: number | null;
+  /** Share of the time, 0 to 1, in which finished batches waited there because the network took no more. */
+  full: number | null;
+  /** How it stands with the machine, in a line. */
+  text: string;
+}
+
+export type MachineRatesWire = [
+  bytes?: number | null,
+  full?: number | null,
+  text?: string,
+];
+
+export const MachineRatesFields = [
+  "bytes",
+  "full",
+  "text",
+] as const satisfies readonly (keyof MachineRates)[];
+
+export function decodeMachineRates(wire: MachineRatesWire): MachineRates {
+  return {
+    bytes: wire[0] ?? null,
+    full: wire[1] ?? null,
+    text: wire[2] ?? "",
   };
 }
 
@@ -1730,14 +1820,17 @@ export interface Frame {
   pin_busy: number;
   /** Time there, a batch; None: no batch passed it. Since 2.2. */
   pin_us: number | null;
+  /** What came from each of the snapshot's machines over the last 5 s, in their order. Since 2.3. */
+  machines: MachineRates[];
 }
 
-export interface FrameWire extends Omit<Frame, "snapshot" | "rates" | "verdict" | "recent" | "workers"> {
+export interface FrameWire extends Omit<Frame, "snapshot" | "rates" | "verdict" | "recent" | "workers" | "machines"> {
   snapshot: SnapshotWire;
   rates: RatesWire;
   verdict: VerdictWire;
   recent: RatesWire;
   workers: WorkerRatesWire[];
+  machines: MachineRatesWire[];
 }
 
 export function decodeFrame(wire: FrameWire): Frame {
@@ -1748,6 +1841,7 @@ export function decodeFrame(wire: FrameWire): Frame {
     verdict: decodeVerdict(wire.verdict),
     recent: decodeRates(wire.recent),
     workers: (wire.workers ?? []).map(decodeWorkerRates),
+    machines: (wire.machines ?? []).map(decodeMachineRates),
   };
 }
 
@@ -1769,6 +1863,8 @@ export interface WorkerRates {
   queued: number | null;
   /** Share of the time in which it had a task and waited for something else. */
   blocked: number | null;
+  /** Bytes of batches per second that it made. Since 2.3. */
+  bytes: number | null;
 }
 
 export type WorkerRatesWire = [
@@ -1780,6 +1876,7 @@ export type WorkerRatesWire = [
   processor?: number | null,
   queued?: number | null,
   blocked?: number | null,
+  bytes?: number | null,
 ];
 
 export const WorkerRatesFields = [
@@ -1791,6 +1888,7 @@ export const WorkerRatesFields = [
   "processor",
   "queued",
   "blocked",
+  "bytes",
 ] as const satisfies readonly (keyof WorkerRates)[];
 
 export function decodeWorkerRates(wire: WorkerRatesWire): WorkerRates {
@@ -1803,6 +1901,7 @@ export function decodeWorkerRates(wire: WorkerRatesWire): WorkerRates {
     processor: wire[5] ?? null,
     queued: wire[6] ?? null,
     blocked: wire[7] ?? null,
+    bytes: wire[8] ?? null,
   };
 }
 

@@ -13,10 +13,15 @@ export interface WorkerLine {
   processor: number;
   queued: number;
   blocked: number;
+  /** Bytes of batches per second. */
+  bytes: number;
+  /** The machine that it runs on; empty: training's own. */
+  machine: string;
 }
 
 /** A frame's workers, each with its rates. */
 export function linesOf({ snapshot, workers }: Frame): WorkerLine[] {
+  const machines = new Map(snapshot.machines?.flatMap(({ name, workers }) => workers.map((number) => [number, name] as const)));
   return snapshot.workers.map((worker, place) => {
     const did = (field: keyof WorkerRates) => workers[place]?.[field] ?? Number.NaN;
     return {
@@ -28,11 +33,13 @@ export function linesOf({ snapshot, workers }: Frame): WorkerLine[] {
       processor: did("processor"),
       queued: did("queued"),
       blocked: did("blocked"),
+      bytes: did("bytes"),
+      machine: machines.get(worker.id) ?? "",
     };
   });
 }
 
-export type WorkerColumn = "id" | "pid" | "state" | "batch" | "rate" | "fetch" | "collate" | "send" | "processor" | "queued" | "blocked" | "rss";
+export type WorkerColumn = "id" | "pid" | "state" | "batch" | "rate" | "fetch" | "collate" | "send" | "processor" | "queued" | "blocked" | "bytes" | "machine" | "rss";
 
 /** Sort lines by a column; lines without a value come last either way. */
 export function sortedLines(lines: readonly WorkerLine[], column: WorkerColumn, descending: boolean): WorkerLine[] {
@@ -45,6 +52,8 @@ export function sortedLines(lines: readonly WorkerLine[], column: WorkerColumn, 
       case "processor":
       case "queued":
       case "blocked":
+      case "bytes":
+      case "machine":
         return line[column];
       default:
         return line.worker[column];

@@ -194,6 +194,8 @@ class Beat(NamedTuple):
     """What workers wait for at this moment."""
     used: list[tuple[int, Used]]
     """What the system says of workers; less often."""
+    full: int
+    """Time so far in which something waited because the network took no more, ns."""
 
 
 class StackIs(NamedTuple):

@@ -90,6 +90,8 @@ class Session:
         self._beat_at = 0.0
         self._losses = self._max_retries = 0
         self._leaving = self._over = self._congested = False
+        self._full = self._full_since = 0
+        """Time in which the network took no more, ns, and since when it takes none."""
 
     def run(self) -> None:
         """Serve until training or the agent is gone."""
@@ -138,8 +140,14 @@ class Session:
     def _flush(self) -> None:
         congested = not self._wire.flush()
         if congested != self._congested:
+            now = time.monotonic_ns()
+            self._full, self._full_since = self._full_until(now), now
             self._congested = congested
             self._inbox.want_room(self._wire, congested)
+
+    def _full_until(self, now: int) -> int:
+        """Time in which the network took no more, up to this moment."""
+        return self._full + (now - self._full_since if self._congested else 0)
 
     def _heed(self, message: m.Message, places: list[Trunk]) -> None:
         crew = self._crew
@@ -290,7 +298,7 @@ class Session:
         waits = [(key, waits) for key, worker in self._workers.items() if (waits := worker.waits_for()) is not None]
         full = self._beats % FULL_BEAT == 0
         used = [(key, each.used()) for key, each in self._workers.items()] if full else []
-        self._send(m.Beat(waits, used))
+        self._send(m.Beat(waits, used, self._full_until(time.monotonic_ns())))
 
     def _is_settled(self, key: int) -> bool:
         """Has it begun the next task, or is there none, or has it been looked at often enough?"""

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import astuple
 
-from ..protocol import Config, Glances, Snapshot
+from ..protocol import Config, Glances, Snapshot, Worker
+from .elsewhere import Traffic
 from .numbers import KINDS, busy_us
 from .occupation import Occupation, occupation
 from .rates import WINDOW, Totals
@@ -53,6 +55,21 @@ class Waits(NamedTuple):
     """for something else, as storage or the network."""
 
 
+class Elsewhere(NamedTuple):
+    """Workers on other machines, on average."""
+
+    workers: int
+    """Workers there."""
+    occupation: Occupation
+    """Workers there on a processor, waiting for one, blocked."""
+    processors: int
+    """Processors that there are."""
+    received: float
+    """Bytes a second that came from there."""
+    full: float
+    """Share of the time, 0 to 1, in which the network took no more."""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """Means over a stretch of time, and how much of it there was."""
@@ -85,6 +102,15 @@ class Evidence:
     """Least share of waiting in parts of the time, where the parts differ; None: they do not."""
     high: float | None = None
     """Greatest share of waiting in parts of the time."""
+    far: Elsewhere | None = None
+    """Workers on other machines, which are among all of the above; None: there are none, or that is not known."""
+
+    @property
+    def here(self) -> Occupation | None:
+        """Workers of this machine on a processor, waiting for one, blocked, on average; None: not known."""
+        if self.occupation is None or self.far is None:
+            return self.occupation
+        return Occupation(*(max(a - b, 0.0) for a, b in zip(self.occupation, self.far.occupation, strict=True)))
 
     @property
     def enough(self) -> bool:
@@ -133,6 +159,21 @@ def between(when: str, first: Totals, last: Totals, workers: int) -> Evidence | 
         (last.busy_us - first.busy_us) / 1e6 / wall,
         *_occupied(first, last),
         waits=_waits(first.glances, last.glances),
+        far=_elsewhere(first.far, last.far, last.told_at - first.told_at),
+    )
+
+
+def _elsewhere(first: Traffic | None, last: Traffic | None, seconds: float) -> Elsewhere | None:
+    """What other machines did in that time, if it was told twice."""
+    if first is None or last is None or seconds < LEAST:
+        return None
+    busy, processor, queued, received, full = (now - then for now, then in zip(last[:5], first[:5], strict=True))
+    return Elsewhere(
+        last.workers,
+        occupation(busy / 1e6 / seconds, processor / 1e3 / seconds, queued / 1e3 / seconds),
+        last.processors,
+        received * 1024 / seconds,
+        min(full / 1e3 / seconds, 1.0),
     )
 
 
@@ -167,8 +208,10 @@ def of_epoch(when: str, snapshot: Snapshot) -> Evidence | None:
     busy = sum(map(busy_us, crew))
     alive = busy + 1000 * sum(worker.idle_ms for worker in crew)
     seconds = sum(spent.values()) / 1e6
-    told = occupation(busy / 1e3, sum(worker.cpu_ms for worker in crew), sum(worker.queued_ms for worker in crew))
     each = len(crew) * 1e3 / alive if alive else 0.0
+    there = snapshot.elsewhere()
+    told, away = _lives(crew, each), [worker for worker in crew if worker.id in there]
+    processors = 0 if snapshot.machines is UNSET else sum(machine.processors for machine in snapshot.machines)
     return Evidence(
         when,
         seconds,
@@ -177,10 +220,18 @@ def of_epoch(when: str, snapshot: Snapshot) -> Evidence | None:
         snapshot.batch,
         len(crew),
         len(crew) * busy / alive if alive else 0.0,
-        Occupation(*(part * each for part in told)) if busy and snapshot.processors.allowed else None,
+        told if busy and snapshot.processors.allowed else None,
         0.0,
         snapshot.processors.allowed,
+        far=Elsewhere(len(away), _lives(away, each), processors, 0.0, 0.0) if away else None,
     )
+
+
+def _lives(workers: list[Worker], each: float) -> Occupation:
+    """Why workers were busy since they were born. `each`: what a millisecond of that is, as a share of a worker."""
+    busy, processor = sum(map(busy_us, workers)) / 1e3, sum(worker.cpu_ms for worker in workers)
+    told = occupation(busy, processor, sum(worker.queued_ms for worker in workers))
+    return Occupation(*(part * each for part in told))
 
 
 class Stretch:
@@ -242,10 +293,10 @@ class Stretch:
         return replace(found, low=waits[len(waits) // 10], high=waits[-1 - len(waits) // 10])
 
 
-def crew_of(snapshot: Snapshot) -> tuple[int, ...]:
-    """The workers that make batches, by pid: not those that start, leave or are dead."""
+def crew_of(snapshot: Snapshot) -> tuple[tuple[int, int], ...]:
+    """The workers that make batches, by number and pid: not those that start, leave or are dead."""
     away = ("starting", "retiring", "dead")
-    return tuple([worker.pid for worker in snapshot.workers if worker.pid and worker.state not in away])
+    return tuple([(worker.id, worker.pid) for worker in snapshot.workers if worker.pid and worker.state not in away])
 
 
 def is_drained(snapshot: Snapshot, config: Config) -> bool:

@@ -22,6 +22,7 @@ from .hanging import stuck
 from .line import with_line
 from .rates import Meter, Totals, over
 from .shares import HARMLESS, of_times
+from .slowness import NETWORK
 from .verdict import done, of_epoch, plain, weigh
 from .words import count, plural
 
@@ -61,7 +62,7 @@ class Judge:
         self._snapshot: Snapshot | None = None
         self._alone = True
         """Of what was before the last snapshot, nothing is known."""
-        self._crew: tuple[int, ...] = ()
+        self._crew: tuple[tuple[int, int], ...] = ()
         self._stretch = Stretch()
         self._starts: deque[Totals] = deque(maxlen=64)
         """How the counters stood when an epoch began, for epochs under the same conditions."""
@@ -144,6 +145,11 @@ class Judge:
         """Rates over the last 10 s."""
         return self.meter.recent()
 
+    def carried(self) -> float:
+        """Bytes a second that came from other machines, if the network took no more; 0: it does, or there are none."""
+        lately = self._stretch.whole(len(self._crew))
+        return 0.0 if lately is None or lately.far is None or lately.far.full < NETWORK else lately.far.received
+
     def last_epoch(self) -> Rates:
         """Rates over the whole last epoch: what its workers did while there was something to do for all of them."""
         snapshot, found = self._snapshot, Rates()
@@ -158,7 +164,7 @@ class Judge:
             found = with_fields(found, batches=snapshot.batch / whole.seconds)
         return with_fields(found, **shares)
 
-    def _is_edge(self, before: Snapshot, now: Snapshot, crew: tuple[int, ...]) -> bool:
+    def _is_edge(self, before: Snapshot, now: Snapshot, crew: tuple[tuple[int, int], ...]) -> bool:
         """Whether what comes does not belong to what was."""
         return (
             now.epoch != before.epoch
@@ -168,7 +174,7 @@ class Judge:
             or now.times.startup_us != before.times.startup_us
         )
 
-    def _remember(self, now: Snapshot, crew: tuple[int, ...]) -> None:
+    def _remember(self, now: Snapshot, crew: tuple[tuple[int, int], ...]) -> None:
         """Before a resize: what the workers made, if they did all they could."""
         whole = self._stretch.whole(len(self._crew))
         if len(crew) == len(self._crew) or now.state != "running":
@@ -252,6 +258,7 @@ class Judge:
             if work is not None:
                 whole = replace(whole, workers=workers, busy=work.busy, made=work.made)
                 whole = replace(whole, yielded=work.yielded, occupation=work.occupation, others=work.others)
+                whole = replace(whole, far=work.far)
         blamed = {limit: spent for limit, spent in self._blamed.items() if limit not in ("training", "none")}
         most = max(blamed.items(), key=itemgetter(1))[0] if blamed else None
         return of_epoch(whole, seen, self.config, most)

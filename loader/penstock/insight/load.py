@@ -48,9 +48,12 @@ def summarize(
     memory_ceiling: int = 0,
     in_order: bool = True,
     sharded: bool = False,
+    local: int | None = None,
+    elsewhere: float = 0.0,
+    carried: float = 0.0,
 ) -> Load:
     """`training`: processor time of the training process per batch, s. `ordinary`: what a sample takes, and from which
-    time on it is among the slowest 1 %, s.
+    time on it is among the slowest 1 %, s. `carried`: bytes a second that the network took when it took no more.
     """
     made, turns = list(recording.made), list(recording.turns)
     seen = eras(list(recording.glances))
@@ -66,6 +69,7 @@ def summarize(
         for each, own, others_there in zip(made, _without_locks(made, seen), together, strict=True)
     ]
     most, crowded = capacity(seen)
+    each = sum(map(attrgetter("nbytes"), made)) / len(made) if made else 0.0
     return Load(
         at=at,
         workers=workers,
@@ -83,13 +87,16 @@ def summarize(
         others=others,
         width=max(_width(made), 1.0),
         training_us=_us(training),
-        batch_bytes=int(sum(map(attrgetter("nbytes"), made)) / len(made)) if made else 0,
+        batch_bytes=int(each),
         largest=max(map(attrgetter("nbytes"), made), default=0),
         prefetch_factor=prefetch_factor,
         memory_budget=memory_budget,
         memory_ceiling=memory_ceiling,
         in_order=in_order,
         sharded=sharded,
+        local=local,
+        elsewhere=elsewhere,
+        carried=carried / each if each else 0.0,
     )
 
 

@@ -76,7 +76,7 @@ class Offers:
         most = _most(config)
         if self._of is None or self._of[0] is not load or self._of[1] != most:
             self._of, self._found = (load, most), _better(load, most)
-        return _without(verdict) if self._found is None else _with(verdict, *self._found)
+        return _without(verdict) if self._found is None else _with(verdict, *self._found, config.local)
 
     def brief(self, verdict: Verdict, load: Load | None, config: Config) -> Verdict:
         """The same for those who look at many loaders, for whom nothing is worked out: what is known of this one, and
@@ -84,7 +84,7 @@ class Offers:
         if not _is_open(verdict) or load is None or why_not(load):
             return verdict
         if self._of is not None and self._of[0].workers == load.workers and self._of[1] == _most(config):
-            return _without(verdict) if self._found is None else _with(verdict, *self._found)
+            return _without(verdict) if self._found is None else _with(verdict, *self._found, config.local)
         return verdict if verdict.workers is None else replace(verdict, advice="More workers would help.", workers=None)
 
 
@@ -107,7 +107,7 @@ def _better(load: Load, most: int) -> tuple[Prediction, Prediction] | None:
     return (now, found) if math.isfinite(found.batches) and found.batches > 0 else None
 
 
-def _with(verdict: Verdict, now: Prediction, found: Prediction) -> Verdict:
+def _with(verdict: Verdict, now: Prediction, found: Prediction, local: int | None) -> Verdict:
     said = "about" if found.low >= now.batches else "up to"
     before, after = figure(now.batches), f"{said} {figure(found.batches)}"
     workers = count(found.workers)
@@ -117,6 +117,8 @@ def _with(verdict: Verdict, now: Prediction, found: Prediction) -> Verdict:
         words = f"{workers} workers would keep up: {after} batches/s instead of {before}."
     else:
         words = f"More workers would help: {workers} would make {after} batches/s instead of {before}."
+    if local is not None and found.workers > max(now.workers, local):
+        words += " Those that are added run on other machines."
     return replace(
         verdict,
         advice=_advice(verdict, words),

@@ -1,7 +1,7 @@
 """From counters to rates: the one place where differences between snapshots are taken.
 
 A `Meter` belongs to one incarnation of one loader. Counters of workers end with the worker, so their differences are
-taken worker by worker (by pid) and summed into totals of our own that only grow.
+taken worker by worker (by number and pid) and summed into totals of our own that only grow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from operator import attrgetter
 import msgspec
 from msgspec import UNSET
 
-from ..protocol import Glances, Rates, Snapshot, Worker
+from ..protocol import Glances, MachineRates, Rates, Snapshot, Worker
+from .elsewhere import Traffic, TrafficMeter
 from .numbers import KINDS, NUMBERS, busy_us
 from .occupation import MOST, OccupationMeter, Sums
 
@@ -60,6 +61,8 @@ class Totals(msgspec.Struct, frozen=True, gc=False):
     allowed: float = 0.0
     """Processors that may be used; 0: neither that nor why workers are busy is known."""
     glances: Glances = Glances()
+    far: Traffic | None = None
+    """What other machines do, as of `told_at`; None: there are none."""
 
     @property
     def yielded(self) -> int:
@@ -72,12 +75,14 @@ class Meter:
     def __init__(self) -> None:
         self._workers: list[Worker] = []
         """Those of the last snapshot,"""
-        self._pids: list[int] = []
-        """their process ids,"""
+        self._pids: list[tuple[int, int]] = []
+        """their numbers and process ids: those of two machines may have the same,"""
         self._before = _counters([])
         """and their counters, all of them together."""
         self._sums = [0] * (len(_WORKED) + 4)
         self._occupation = OccupationMeter()
+        self._traffic: TrafficMeter | None = None
+        self._far: Traffic | None = None
         self._told = Sums()
         self._told_at = 0.0
         self._depths: list[float] = []
@@ -102,6 +107,10 @@ class Meter:
             self._recent.popleft()
         return self._between(before, totals)
 
+    def machines(self) -> list[MachineRates]:
+        """What came from each machine of the last snapshot lately, in their order."""
+        return [] if self._traffic is None or self.last is None else self._traffic.rates(self.last.at)
+
     def recent(self) -> Rates:
         """Rates over the last 10 s."""
         if not self._recent:
@@ -122,8 +131,9 @@ class Meter:
         *worked, busy, made, processor, queued = self._sums
         sums = Sums(busy, processor, queued, snapshot.processors.others_ms)
         self._occupation.take(snapshot.at, sums)
+        far = self._count_elsewhere(snapshot)
         if sums[1:] != self._told[1:] or not 0 <= snapshot.at - self._told_at < MOST:
-            self._told, self._told_at = sums, snapshot.at
+            self._told, self._told_at, self._far = sums, snapshot.at, far
         return Totals(
             snapshot.at,
             tuple([total(snapshot) for _, total, _ in _COUNTED]),
@@ -135,20 +145,28 @@ class Meter:
             self._told_at,
             snapshot.processors.allowed if snapshot.knows("workers.queued_ms") else 0.0,
             Glances() if snapshot.glances is UNSET else snapshot.glances,
+            self._far,
         )
+
+    def _count_elsewhere(self, snapshot: Snapshot) -> Traffic | None:
+        if snapshot.machines is UNSET:
+            self._traffic = None
+            return None
+        self._traffic = self._traffic or TrafficMeter()
+        return self._traffic.take(snapshot, snapshot.machines)
 
     def _count_workers(self, snapshot: Snapshot) -> None:
         workers, sums = snapshot.workers, self._sums
-        pids, now = [worker.pid for worker in workers], _counters(workers)
+        pids, now = [(worker.id, worker.pid) for worker in workers], _counters(workers)
         longest = 0 if self.last is None else max(0, int(1e6 * (snapshot.at - self.last.at)))
         if pids == self._pids:
             _grow(sums, now, self._before, longest * len(workers))
         elif self.last is not None:
             # The first snapshot only sets the mark; a worker born since then counts from zero. One that was not seen
             # for a while was busy for the time since the last snapshot at the most.
-            known = {worker.pid: worker for worker in self._workers}
-            for worker in workers:
-                before = known.get(worker.pid)
+            known = dict(zip(self._pids, self._workers, strict=True))
+            for which, worker in zip(pids, workers, strict=True):
+                before = known.get(which)
                 _grow(sums, _counters([worker]), _counters([before] if before is not None else []), longest)
         self._workers, self._pids, self._before = workers, pids, now
 

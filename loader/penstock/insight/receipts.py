@@ -50,11 +50,11 @@ class Count:
 
     def __init__(self) -> None:
         self.made = 0
-        self._before: dict[int, int] = {}
+        self._before: dict[tuple[int, int], int] = {}
 
     def moment(self, snapshot: Snapshot) -> Moment:
-        counts = {worker.pid: worker.batches for worker in snapshot.workers if worker.pid}
-        self.made += sum(max(batches - self._before.get(pid, 0), 0) for pid, batches in counts.items())
+        counts = {(worker.id, worker.pid): worker.batches for worker in snapshot.workers if worker.pid}
+        self.made += sum(max(batches - self._before.get(which, 0), 0) for which, batches in counts.items())
         self._before = counts
         out = snapshot.batch + snapshot.queues.in_flight
         drains = snapshot.length is not None and out >= snapshot.length

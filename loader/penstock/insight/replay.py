@@ -127,6 +127,10 @@ class Replay:
     def batches(self, workers: int, channels: float | None = None) -> float:
         """With locks."""
         free, most = self.free(workers, channels).batches, self.load.most / max(1.0 - self._saved, 0.01)
+        if self.load.carried and self.load.local is not None and workers > self.load.local:
+            # What the network took when it was full it will take, and no more; beside it, what workers here make.
+            here = self.free(self.load.local, channels).batches if self.load.local else 0.0
+            free = min(free, here + self.load.carried)
         if not most or free <= 0:
             return free
         return free * math.pow(1.0 + math.pow(free / most, SHARPNESS), -1.0 / SHARPNESS)
@@ -179,7 +183,7 @@ def _by_others(asked: Replay, workers: int) -> float:
     load = asked.load
     if load.allowed <= 0:
         return 0.0
-    computing = 1.0 - asked.blocked_at_once(workers) / workers
+    computing = (1.0 - asked.blocked_at_once(workers) / workers) * _local(load, workers) / workers
     return OTHERS * min(load.others / load.allowed, 1.0) * min(2 * computing + 0.05, 1.0)
 
 
@@ -226,6 +230,8 @@ def _pool(load: Load, workers: int, memory_budget: int | None, channels: float) 
         bytes=float(fit),
         in_order=load.in_order,
         sharded=load.sharded,
+        local=load.local,
+        elsewhere=load.elsewhere / load.width if load.elsewhere else math.inf,
     )
 
 
@@ -238,9 +244,14 @@ def _others(load: Load) -> float:
         return 0.0
     needed = [processor for _, processor, _ in load.rows]
     whole = [blocked + processor for blocked, processor, _ in load.rows]
-    ours = load.workers * sum(needed) / max(sum(whole), 1)
+    ours = _local(load, load.workers) * sum(needed) / max(sum(whole), 1)
     left = max(load.allowed - load.others, 0.05 * load.allowed)
     return load.others if ours <= left else load.others * ours / left
+
+
+def _local(load: Load, workers: int) -> int:
+    """Of so many workers, those that run here."""
+    return workers if load.local is None else min(workers, load.local)
 
 
 def _training(load: Load) -> list[Work]:

@@ -4,7 +4,8 @@ Pure, and quick: a few µs a batch. Every batch needs something that is no proce
 processor for a while (processor time). Those who need a processor at one moment share them evenly; so do those who are
 blocked, where what they wait for has been seen to have a limit. Time passes from event to event; in between everybody
 goes on at an even pace, so the work that one has had of a shared thing is the same for all who had it for as long
-("virtual time"), and a heap for each of the two has who is through next.
+("virtual time"), and a heap for each of the two has who is through next. Workers on other machines are in nobody's way
+here: a third heap has when each of their batches is through.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Pool:
     in_order: bool = True
     sharded: bool = False
     """Every worker has its own shard, and batches come from them in turn."""
+    local: int | None = None
+    """Workers from this one on run on other machines; None: none does."""
+    elsewhere: float = math.inf
+    """Processors that those share."""
 
 
 class Outcome(NamedTuple):
@@ -75,9 +80,12 @@ def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches
     processors, others, channels = pool.processors, pool.others, pool.channels
     times = list(map(sum, work))
     warm = min(max(2 * n, int(SLOWEST * n * max(times) * len(times) / max(sum(times), 1e-9))), batches // 2)
-    slower = _slower(processors, n, others)
+    slower = _slower(processors, n if pool.local is None else min(n, pool.local), others)
     blocked: list[tuple[float, int]] = []
     running: list[tuple[float, int]] = []
+    away: list[tuple[float, int]] = []  # batches on other machines, by the moment at which they are through
+    local = n if pool.local is None else pool.local
+    slow_away = _slow_away(pool, work, n - local)
     blocked_at = running_at = 0.0  # virtual times
     now = 0.0
     idle = list(range(n - 1, -1, -1))  # the lowest last
@@ -118,24 +126,32 @@ def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches
             need = work[batch % of_work]
             # All begin together, but once: each with another part of its first batch behind it.
             part = 1.0 if batch >= n else (batch + 0.5) / n
-            heapq.heappush(blocked, (blocked_at + need.blocked * part, batch))
+            if worker < local:
+                heapq.heappush(blocked, (blocked_at + need.blocked * part, batch))
+            else:
+                heapq.heappush(away, (now + part * (need.blocked + need.processor * slow_away), batch))
         # What happens next?
         slow_blocked = max(1.0, len(blocked) / channels)
         slow_running = slower[len(running)]
         to_blocked = (blocked[0][0] - blocked_at) * slow_blocked if blocked else math.inf
         to_running = (running[0][0] - running_at) * slow_running if running else math.inf
-        step = min(to_blocked, to_running, wakes - now)
+        to_away = away[0][0] - now if away else math.inf
+        step = min(to_blocked, to_running, wakes - now, to_away)
         if step == math.inf:  # nothing is under way: only of a window that is too small for what was asked
             return Outcome(0.0, 0.0, 1.0)
         step = max(step, 0.0)
-        now += step
+        now = away[0][0] if step == to_away else now + step
         blocked_at += step / slow_blocked
         running_at += step / slow_running
         if step == to_blocked or (blocked and blocked[0][0] <= blocked_at):
             batch = heapq.heappop(blocked)[1]
             heapq.heappush(running, (running_at + work[batch % of_work].processor, batch))
-        elif step == to_running or (running and running[0][0] <= running_at):
-            batch = heapq.heappop(running)[1]
+        elif (
+            (arrived := bool(away) and away[0][0] <= now)
+            or step == to_running
+            or (running and running[0][0] <= running_at)
+        ):
+            batch = heapq.heappop(away if arrived else running)[1]
             if batch == TRAINING:
                 asks, asked_at = True, now
             else:
@@ -156,6 +172,13 @@ def simulate(pool: Pool, work: Sequence[Work], training: Sequence[Work], batches
     rate, noise = _rate(marks, (batches - warm) / took)
     needed = sum(map(sum, training)) / of_training
     return Outcome(min(rate, 1.0 / needed) if needed > 0 else rate, noise, waiting)
+
+
+def _slow_away(pool: Pool, work: Sequence[Work], workers: int) -> float:
+    """By how much longer a batch is on a processor of another machine because there are not enough of them."""
+    whole = sum(map(sum, work))
+    wanted = workers * sum(each.processor for each in work) / whole if whole > 0 else 0.0
+    return max(wanted / pool.elsewhere, 1.0) if pool.elsewhere > 0 else 1.0
 
 
 def _slower(processors: float, workers: int, others: float) -> list[float]:

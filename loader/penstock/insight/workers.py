@@ -24,6 +24,7 @@ class Counters(NamedTuple):
     busy_us: int
     cpu_ms: int
     queued_ms: int
+    sent_kib: int
 
 
 class Moment(NamedTuple):
@@ -89,6 +90,7 @@ class WorkerMeter:
             _brief(processor) if told else None,
             _brief(queued) if scheduled else None,
             _brief(max(0.0, busy - processor - queued)) if told and scheduled else None,
+            _brief(max(0, done.sent_kib) * 1024 / seconds),
         )
 
 
@@ -101,6 +103,7 @@ def _counters(worker: Worker) -> Counters:
         busy_us(worker),
         worker.cpu_ms,
         worker.queued_ms,
+        worker.sent_kib,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch.multiprocessing
 
 from .. import sampling
-from ..agent.options import Remote
+from ..agent.options import RayWorkers, Remote
 from ..budget import memory_limits
 from ..control import Ticket
 from ..protocol import Command, Config, Event, Load, Outcome, Snapshot
@@ -136,11 +136,12 @@ def config_of(loader: DataLoader[Any]) -> Config:
         timeout=float(loader.timeout),
         memory_budget=memory_limits(engine.options.memory_budget)[0],
         control=engine.options.allow_control,
+        local=workers.local if isinstance(workers := engine.options.workers, Remote) else None,
     )
 
 
 def _start_method(workers: str | Remote, context: Any) -> str:
     """How workers come to be, in a word."""
     if isinstance(workers, Remote):
-        return "remote"
+        return "ray" if isinstance(workers, RayWorkers) else "agents"
     return "thread" if workers == "thread" else context.get_start_method() or ""

@@ -47,11 +47,16 @@ def report(snapshot: Snapshot) -> str:
         lines.append(f"  runs on   {_processors(s)}")
     if s.recoveries:
         lines.append(f"  replaced  {s.recoveries} workers that died")
+    if isinstance(s, Stats):
+        lines.extend(f"  machine   {each.text}" for each in s.network)
     if s.workers:
+        there = s.elsewhere()
+        where = "  machine" if there else ""
         lines.append(
-            "  worker     pid  state          batch  batches  fetch  collate   send    rss   cpu queued blocked"
+            f"  worker     pid  state          batch  batches  fetch  collate   send    rss   cpu queued blocked{where}"
         )
-        lines.extend(_row(s, worker) for worker in s.workers)
+        named = {worker.id: there[worker.id].name if worker.id in there else "this one" for worker in s.workers}
+        lines.extend(_row(s, worker) + (f"  {named[worker.id]}" if there else "") for worker in s.workers)
     return "\n".join(lines)
 
 

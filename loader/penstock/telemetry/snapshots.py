@@ -20,6 +20,7 @@ from ..protocol import (
     CacheUse,
     Hang,
     LoaderState,
+    Machine,
     Quarantined,
     Queues,
     SampleCost,
@@ -100,6 +101,7 @@ def take(
         hang=hang or UNSET,
         glances=ledger.recording.seen or UNSET,
         hottest=ledger.hottest or UNSET,
+        machines=UNSET if conductor is None else _machines(conductor) or UNSET,
     )
 
 
@@ -161,6 +163,24 @@ def _queues(conductor: Conductor) -> Queues | None:
         memory_budget=limits.effective(window.largest),
         **_slots(conductor),
     )
+
+
+def _machines(conductor: Conductor) -> list[Machine]:
+    """Other machines on which workers run."""
+    found = [machine for crew in conductor.crews for machine in crew.machines()]
+    hosts = [machine.host for machine in found]
+    return [
+        Machine(
+            name=each.host if hosts.count(each.host) == 1 else f"{each.host}:{each.address.rpartition(':')[2]}",
+            workers=each.workers,
+            processors=each.processors,
+            received_kib=each.received >> 10,
+            full_ms=each.full // 1_000_000,
+            way_us=each.way // 1000,
+            lost=each.lost,
+        )
+        for each in found
+    ]
 
 
 def _workers(conductor: Conductor, usage: Usage, now: int) -> list[Worker]:

@@ -30,13 +30,16 @@ class Reading:
     queued: float | None = None
     """Seconds of those in which they waited for a processor; None: not known."""
     processors: float = 0.0
-    """Processors that the loader may use, without what other ranks of the run take of them; 0: not known."""
+    """Processors that the loader may use, without what other ranks of the run take of them; 0: not known. Those of
+    other machines are among them."""
     steady: bool = True
     """Whether what happens now says something about workers: an epoch is under way, not paused and not at its end."""
     pressed: bool = False
     """Whether memory is short: more workers would take more."""
     alarm: bool = False
     """Whether memory is so short that processes may be killed."""
+    away: float = 0.0
+    """Seconds of `processor` that were other machines'."""
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class Block:
     busy: float = 0.0
     processor: float | None = None
     queued: float | None = None
+    away: float = 0.0
     processors: float = 0.0
     """Processors that the loader could use, at the end of it."""
 
@@ -90,7 +94,7 @@ def between(before: Reading, after: Reading) -> Block | None:
     if not (before.steady and after.steady) or before.epoch != after.epoch or before.workers != after.workers:
         return None
     block = Block(after.workers, after.at - before.at, processors=after.processors)
-    for name in ("batches", "made", "compute", "waiting", "busy", "processor", "queued"):
+    for name in ("batches", "made", "compute", "waiting", "busy", "processor", "queued", "away"):
         first, last = getattr(before, name), getattr(after, name)
         setattr(block, name, None if first is None or last is None else last - first)
     return block if block.seconds > 0 and block.batches >= 0 and block.made >= 0 else None

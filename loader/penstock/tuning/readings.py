@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from ..protocol import Snapshot, Worker
 from .reading import Reading
 
@@ -12,15 +14,18 @@ ABSENT = ("starting", "retiring", "dead")
 class Readings:
     """Adds up over workers that come and go, so that sums only grow."""
 
-    def __init__(self) -> None:
-        self._workers: dict[int, Worker] = {}
+    def __init__(self, local: int | None = None) -> None:
+        """`local`: as in `protocol.Config`."""
+        self._local = local
+        self._workers: dict[tuple[int, int], Worker] = {}
+        """By number and pid: those of two machines may have the same."""
         self._made = 0
         self._busy_us = 0
         self._since_told = (0, 0, 0)
         """Busy time (µs), processor time and time in the run queue (ms) since the system was asked last."""
         self._shares: tuple[float, float] | None = None
         """Of the time at batches: how much was on a processor, how much in the run queue, as the system said last."""
-        self._processor = self._queued = 0.0
+        self._processor = self._queued = self._away = 0.0
         self._training: tuple[float, int] | None = None
         self._training_uses = 0.0
 
@@ -38,7 +43,6 @@ class Readings:
         self._add_up(snapshot)
         self._ask_training(snapshot, now)
         known = self._shares is not None and snapshot.knows("workers.cpu_ms")
-        allowed = snapshot.processors.allowed
         times = snapshot.times
         return Reading(
             at=now,
@@ -51,19 +55,33 @@ class Readings:
             busy=self._busy_us / 1e6,
             processor=self._processor if known else None,
             queued=self._queued if known and snapshot.knows("workers.queued_ms") else None,
-            processors=max(allowed - self._training_uses - others, 0.1) if allowed else 0.0,
+            away=self._away,
+            processors=self._processors(snapshot, others),
             steady=_is_steady(snapshot),
             pressed=memory[0],
             alarm=memory[1],
         )
 
+    def _processors(self, snapshot: Snapshot, others: float) -> float:
+        """Those that workers may use, here and on other machines; 0: not known."""
+        allowed = snapshot.processors.allowed
+        here = max(allowed - self._training_uses - others, 0.1) if allowed else 0.0
+        if self._local is None:
+            return here
+        machines = [] if snapshot.machines is UNSET else snapshot.machines
+        there = sum(machine.processors for machine in machines)
+        return min(here, self._local) + there if there and allowed else 0.0
+
     def _add_up(self, snapshot: Snapshot) -> None:
-        busy_us = processor_ms = queued_ms = 0
-        workers = {worker.pid: worker for worker in snapshot.workers if worker.pid}
-        for pid, worker in workers.items():
-            before = self._workers.get(pid)
+        busy_us = away_us = processor_ms = queued_ms = 0
+        there = snapshot.elsewhere()
+        workers = {(worker.id, worker.pid): worker for worker in snapshot.workers if worker.pid}
+        for which, worker in workers.items():
+            before = self._workers.get(which)
             self._made += worker.batches - (0 if before is None else before.batches)
-            busy_us += _busy(worker) - (0 if before is None else _busy(before))
+            grown = _busy(worker) - (0 if before is None else _busy(before))
+            busy_us += grown
+            away_us += grown if worker.id in there else 0
             processor_ms += worker.cpu_ms - (worker.cpu_ms if before is None else before.cpu_ms)
             queued_ms += worker.queued_ms - (worker.queued_ms if before is None else before.queued_ms)
         self._workers = workers
@@ -77,6 +95,7 @@ class Readings:
         self._since_told = told
         if self._shares is not None:
             self._processor += busy_us / 1e6 * self._shares[0]
+            self._away += away_us / 1e6 * self._shares[0]
             self._queued += busy_us / 1e6 * self._shares[1]
 
     def _ask_training(self, snapshot: Snapshot, now: float) -> None:

@@ -14,6 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Literal
 
+from ..agent.options import Remote
 from ..insight.offer import best
 from ..protocol import Resize, Tuned, TuningEvent
 from ..telemetry.identity import rank_and_world_size
@@ -51,7 +52,8 @@ class Tuning:
         self._tuner = Tuner(start, most, least=self._least, tolerance=options.tolerance, seed=self._by_replay)
         self.pinned: int | None = None
         """The number of workers that a person has chosen; None: nobody has."""
-        self._readings = Readings()
+        workers_are = engine.options.workers
+        self._readings = Readings(workers_are.local if isinstance(workers_are, Remote) else None)
         self._turns: Turns | None = None
         self._world = rank_and_world_size()[1]
         self._unseen = ""

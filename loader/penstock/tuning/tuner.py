@@ -143,12 +143,12 @@ class Tuner:
         return self.state in ("trying", "returning")
 
     def standing(self) -> tuple[float, float]:
-        """Share of its time for which training waits, and processors that workers use, as measured last."""
+        """Share of its time for which training waits, and processors of this host that workers use, lately."""
         blocks = self._blocks or self._held_blocks
         if not blocks:
             return 0.0, 0.0
         newest = blocks[-1]
-        return newest.waits, (newest.processor or 0.0) / newest.seconds
+        return newest.waits, max((newest.processor or 0.0) - newest.away, 0.0) / newest.seconds
 
     def pin(self, workers: int) -> None:
         """A person has chosen: nothing is tried until `release`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
@@ -23,7 +22,8 @@ from penstock.pool.crews.remote import crew as remote_crew
 from penstock.pool.crews.remote import dialing, link
 
 from tests.loader.agent.agents import SECRET, Agent, agents, remote
-from tests.loader.scenarios import Held, InThread, Loaders, await_workers, kill, parent_of, plain, worker_pids
+from tests.loader.agent.runs import Cable, Run, lost
+from tests.loader.scenarios import Loaders, await_workers, kill, parent_of, plain, worker_pids
 from tests.loader.support import Samples, Scripts, descendants, wait_until
 from tests.patience import PATIENCE
 
@@ -37,31 +37,8 @@ def loaders() -> Iterator[Loaders]:
     made.close()
 
 
-class Run:
-    """An epoch that stands still in the middle until `finish`."""
-
-    def __init__(self, loaders: Loaders, folder: Path, workers: Agents, num_workers: int = 2, **options: Any) -> None:
-        self.dataset = Held(folder, {20, 21}, 40)
-        self.loader = loaders(self.dataset, num_workers=num_workers, workers=workers, **options)
-        self.iterator: Any = iter(self.loader)
-        iterator = self.iterator
-        self.began = [next(iterator) for _ in range(4)]
-        self.rest = InThread(lambda: list(iterator))
-        self.dataset.await_held(20)
-        self.pids = await_workers(self.loader, num_workers)
-
-    def finish(self) -> None:
-        """The rest comes, and every sample has come once and in order."""
-        self.dataset.let_go()
-        batches = plain(self.began + self.rest.result())
-        assert [index for ((index,), _) in batches] == list(range(40))
-
-
 def session_of(worker: int) -> int:
     return parent_of(parent_of(worker))
-
-
-lost = pytest.mark.filterwarnings("ignore:.*(exited unexpectedly|was lost|died|cannot be reached)")
 
 
 # -- deaths -------------------------------------------------------------------------------------------------------
@@ -143,48 +120,6 @@ def test_a_frozen_machine_is_found_out(loaders: Loaders, tmp_path: Path, monkeyp
         for pid in reversed(stopped):
             os.kill(pid, signal.SIGCONT)
         wait_until(lambda: not descendants(started[0].pid), "the end of what it had started, when it goes on")
-
-
-class Cable:
-    """Carries connections to an agent, until it is cut: then nothing more arrives on either side, and no end either."""
-
-    def __init__(self, address: str) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        host, port = address.split(":")
-        self._target = (host, int(port))
-        self._cut = threading.Event()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._carry)
-        self._thread.start()
-
-    def cut(self) -> None:
-        self._cut.set()
-
-    def end(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _carry(self) -> None:
-        ends: dict[socket.socket, socket.socket] = {}
-        while not self._ended.is_set():
-            for readable in select.select([self._listener, *ends], [], [], 0.05)[0]:
-                if readable is self._listener:
-                    here, there = readable.accept()[0], socket.create_connection(self._target)
-                    ends[here], ends[there] = there, here
-                elif not self._cut.is_set() and readable in ends:
-                    try:
-                        data = readable.recv(1 << 16)
-                        ends[readable].sendall(data)
-                    except OSError:
-                        data = b""
-                    if not data:
-                        other = ends.pop(readable)
-                        ends.pop(other)
-                        readable.close()
-                        other.close()
-        for each in [self._listener, *ends]:
-            each.close()
 
 
 @lost
@@ -421,17 +356,3 @@ def test_versions_that_differ_are_said(loaders: Loaders) -> None:
         made = loaders(Samples(), num_workers=1, workers=remote(started))
         with pytest.raises(RuntimeError, match=r"it has torch 1\.0\.0, not .*: install the same"):
             iter(made)
-
-
-# -- what is told -------------------------------------------------------------------------------------------------
-
-
-def test_the_machine_of_each_worker_is_known(loaders: Loaders, tmp_path: Path) -> None:
-    with agents(1) as started:
-        run = Run(loaders, tmp_path, remote(started, local=1))
-        wait_until(lambda: all(each.rss for each in run.loader.stats().workers), "what the system says of all workers")
-        roster = sorted(run.iterator.pool.conductor.roster, key=lambda each: each.id)
-        assert [worker.host for worker in roster] == ["", socket.gethostname()]
-        usage = [worker.used() for worker in roster]
-        assert [used.elsewhere for used in usage] == [False, True], "it takes none of this machine's processors"
-        run.finish()

@@ -14,11 +14,11 @@ def at(moment: float, *workers: Worker, pin: PinStage | None = None, unknown: li
 def test_rates_come_from_counters_by_process() -> None:
     meter = WorkerMeter()
     meter.take(at(10.0, Worker(0, 1, "idle", batches=10), pin=PinStage(batches=1, us=0)))
-    now = Worker(0, 1, "idle", batches=30, fetch_us=1_000_000, cpu_ms=500, queued_ms=200)
+    now = Worker(0, 1, "idle", batches=30, fetch_us=1_000_000, cpu_ms=500, queued_ms=200, sent_kib=100)
     later = at(12.0, now, Worker(1, 2, "idle"), pin=PinStage(batches=5, us=1_000_000))
     meter.take(later)
     found, fresh = meter.rates(later)
-    assert found == WorkerRates(10.0, 50_000.0, 0.0, 0.0, 0.5, 0.25, 0.1, 0.15)
+    assert found == WorkerRates(10.0, 50_000.0, 0.0, 0.0, 0.5, 0.25, 0.1, 0.15, 51_200.0)
     assert fresh == WorkerRates(), "of one that was not there before nothing is known"
     assert meter.pin() == (0.5, 250_000.0)
     other = at(13.0, Worker(0, 99, "idle", batches=3))

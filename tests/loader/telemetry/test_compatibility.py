@@ -221,6 +221,13 @@ def test_a_snapshot_of_16_workers_is_small(hours: float, most: int) -> None:
     assert len(msgspec.msgpack.encode(aged(hours))) + 8 <= most  # with the head of a websocket frame
 
 
+@pytest.mark.parametrize(("hours", "most"), [(0.01, 1560), (12, 1860), (24, 2000)])
+def test_a_snapshot_of_16_workers_on_two_other_machines_is_small(hours: float, most: int) -> None:
+    sums = int(hours * 3600e5), int(hours * 4e5), 1500, 12
+    machines = [protocol.Machine(f"trainer-node-{n}", [*range(8 * n, 8 * n + 8)], 64, *sums) for n in (0, 1)]
+    assert len(msgspec.msgpack.encode(msgspec.structs.replace(aged(hours), machines=machines))) + 8 <= most
+
+
 # -- JSON Schema --------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,26 @@ class Memory(NamedTuple):
     """Bytes in all of them."""
 
 
+class Machine(NamedTuple):
+    """Another machine on which workers of a crew run, or should."""
+
+    host: str
+    address: str
+    """Of its agent."""
+    workers: list[int]
+    """Ids of those that run there."""
+    processors: int
+    """Processors that its agent may use; 0: it cannot be reached now."""
+    received: int
+    """Bytes that came from there so far."""
+    full: int
+    """Time so far in which batches waited there because the network took no more, ns."""
+    way: int
+    """Time that batches take from there to here, lately and on average, ns."""
+    lost: int
+    """Tasks that were lost with it so far."""
+
+
 class Worker(ABC):
     """One worker. The fields are the pool's own account of it; the methods are its kind's."""
 
@@ -215,6 +235,10 @@ class Crew(ABC):
     @abstractmethod
     def memory(self) -> Memory:
         """The memory in which batches travel. Any thread may ask, a few times a second."""
+
+    def machines(self) -> list[Machine]:
+        """The other machines that it has workers on, or should. Any thread may ask, a few times a second."""
+        return []
 
     @abstractmethod
     def handles(self) -> list[Any]:

@@ -20,12 +20,13 @@ from ....agent.luggage import Luggage
 from ....seeding import Bases
 from ...inbox import Inbox
 from ...signals import emptied
-from ..crew import Crew, Memory, Order, Worker
+from ..crew import Crew, Machine, Memory, Order, Worker
 from ..reports import Died, Failed, HasRoom, PartLost, RecipeWanted
 from .dialing import Dialed, Dialer, send_recipe
 from .landing import Landing
 from .link import Link
 from .placing import Placing
+from .traffic import Traffic
 from .worker import RemoteWorker
 
 if TYPE_CHECKING:
@@ -77,8 +78,9 @@ class RemoteCrew(Crew):
         """Address → who is about to reach it."""
         self._reached: deque[Dialed] = deque()
         """Agents that dialers have reached, until the conductor's thread takes them over."""
+        self._traffic: dict[str, Traffic] = {}
+        """Address → what came from there. Of those that are gone for good nothing is kept."""
         self._bases: Bases | None = None
-        self._limit = 0
         self._ticked = time.monotonic()
         self._alone_since = time.monotonic()
         self._over = self._seeing_off = False
@@ -143,6 +145,7 @@ class RemoteCrew(Crew):
         dialer = self._dialers.pop(address, None)
         if dialer is not None:
             dialer.stop()
+            self._traffic.pop(address, None)
             log.info("the agent at %s is gone: %s", address, why)
 
     def _judge(self, failed: list[Dialer]) -> None:
@@ -192,7 +195,8 @@ class RemoteCrew(Crew):
             if dialed.slight:
                 log.warning("the agent at %s has %s", dialed.address, "; ".join(dialed.slight))
             self._dialers.pop(dialed.address, None)
-            link = Link(dialed, self._inbox, self._landing, self._lose)
+            traffic = self._traffic.setdefault(dialed.address, Traffic(dialed.host))
+            link = Link(dialed, self._inbox, self._landing, traffic, self._lose)
             if self._bases is not None:
                 link.send(m.ShareBases(tuple(self._bases)))
             self._links.append(link)
@@ -221,6 +225,7 @@ class RemoteCrew(Crew):
         self._links.remove(link)
         if self._seeing_off:
             return
+        self._traffic[link.address].cut(sum(worker.outstanding for worker in link.workers.values()))
         message = f"the agent at {link.address} ({link.host}) was lost: {why}"
         self._inbox.put(PartLost(link.address, message))
         for worker in list(link.workers.values()):
@@ -228,6 +233,8 @@ class RemoteCrew(Crew):
             self._inbox.put(Died(worker, -9, said, worker.at(), -1, False, worker.costs()))
         if self._placing is None or link.address in self._placing.room:
             self._dial(link.address)
+        else:
+            del self._traffic[link.address]
 
     # -- workers --------------------------------------------------------------------------------------------------
 
@@ -280,6 +287,16 @@ class RemoteCrew(Crew):
 
     def memory(self) -> Memory:
         return self._landing.memory()
+
+    def machines(self) -> list[Machine]:
+        links = {link.address: link for link in list(self._links)}
+        return [self._machine(address, traffic, links.get(address)) for address, traffic in [*self._traffic.items()]]
+
+    @staticmethod
+    def _machine(address: str, traffic: Traffic, link: Link | None) -> Machine:
+        workers = [] if link is None else sorted(worker.id for worker in list(link.workers.values()))
+        cores = 0 if link is None else link.cores
+        return Machine(traffic.host, address, workers, cores, traffic.bytes, traffic.full_ns, traffic.way, traffic.lost)
 
     def handles(self) -> list[Any]:
         """They are no processes of this machine."""

@@ -23,6 +23,7 @@ from ..codec import Encoded
 from ..slot_payload import InlinePayload
 from .clock import ClockOffset
 from .landing import Landed, LandedPayload, Landing
+from .traffic import Traffic
 from .worker import RemoteWorker
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ ON_THE_WAY = 0.1
 class Link:
     """An agent as training knows it, with its workers, while it can be reached."""
 
-    def __init__(self, dialed: Dialed, inbox: Inbox, landing: Landing, lost: Callable[[Link, str], None]) -> None:
+    def __init__(
+        self, dialed: Dialed, inbox: Inbox, landing: Landing, traffic: Traffic, lost: Callable[[Link, str], None]
+    ) -> None:
         """`lost` is called when the connection ends, with the reason."""
         self.address = dialed.address
         self.host = dialed.host
@@ -57,6 +60,7 @@ class Link:
         self.closed = False
         self._inbox = inbox
         self._lost = lost
+        self._traffic = traffic
         self._wire: Wire[Landed] = Wire(dialed.socket, landing.place)
         self._heard = self._pinged = time.monotonic()
         self._congested = False
@@ -64,11 +68,6 @@ class Link:
         self._answer: str | None = None
         inbox.watch(self._wire, self._hear)
         self.ping()
-
-    @property
-    def received(self) -> int:
-        """Bytes that have come from there."""
-        return self._wire.received
 
     def send(self, message: m.Message) -> None:
         """Send it, or keep it until there is room; whether it arrives is seen by what comes back."""
@@ -169,6 +168,7 @@ class Link:
                 self._end(str(error))
                 return
             self._heard = time.monotonic()
+            self._traffic.received(self._wire.received)
             for packed, landed in frames:
                 self._heed(m.unpack(packed), landed)
 
@@ -183,7 +183,8 @@ class Link:
                 for key, row in rows:
                     if key in self.workers:
                         self.workers[key].show(row)
-            case m.Beat(waits, used):
+            case m.Beat(waits, used, full):
+                self._traffic.full(full)
                 self._beat(waits, used)
             case m.ShareBases(bases):
                 self.bases = Bases._make(bases)
@@ -240,7 +241,8 @@ class Link:
             encoded = Encoded._make(fields[3])
             payload = InlinePayload(encoded) if encoded.slot < 0 else LandedPayload(encoded, landed[encoded.slot])
         failure = None if fields[4] is None else self._here(fields[4])
-        moments = map(self.clock.here, fields[6:10])
+        moments = list(map(self.clock.here, fields[6:10]))
+        self._traffic.on_the_way(time.monotonic_ns() - moments[-1])
         return Batch._make((*fields[:3], payload, failure, fields[5], *moments, *fields[10:]))
 
     def _here(self, failure: Failure) -> Failure:
