@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported when it is imported; compiling all that is there takes longer than installing it.
 PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
-.PHONY: demo test check ruff mypy svelte-check pytest vitest bench soak screenshots browser clean
+.PHONY: demo test check ruff mypy svelte-check pytest vitest bench soak screenshots browser servers clean
 
 demo: $(READY)
 	@$(BIN)/python -m penstock.demo $(DEMO)
@@ -35,7 +35,7 @@ svelte-check: $(READY)
 vitest: $(READY)
 	@$(BIN)/python frontend/scripts/npm.py run --silent test
 
-pytest: $(READY) $(ADOPTED) browser
+pytest: $(READY) $(ADOPTED) browser servers
 	@$(BIN)/python -m pytest $(PYTEST)
 
 bench: $(READY)
@@ -53,6 +53,13 @@ browser: $(READY)
 		|| $(BIN)/python -c "import pathlib, sys, playwright.sync_api as p; c = p.sync_playwright().start(); sys.exit(not pathlib.Path(c.chromium.executable_path).exists())" 2>/dev/null \
 		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing chromium" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
 		|| $(BIN)/python -m playwright install chromium
+
+# PostgreSQL and Redis for the tests of replicas: Debian's packages where we may install them, started by the tests only.
+servers:
+	@{ ls /usr/lib/postgresql/*/bin/postgres && command -v redis-server; } >/dev/null 2>&1 \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing postgresql and redis" && apt-get update -qq \
+			&& RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql redis-server >/dev/null; } \
+		|| echo "PostgreSQL or Redis cannot be installed here: tests that need them are skipped"
 
 $(READY): pyproject.toml constraints.txt $(FRONTEND)
 	@echo "setting up $(VENV) (the first time takes a minute or two)"

@@ -23,7 +23,7 @@ from .runs import Runs
 from .security.tokens import Token
 from .settings import VERSION, Settings
 from .store import Batch, CommandsAsked, Store
-from .store.sqlite import Sqlite
+from .store.opening import open_database
 
 log = logging.getLogger("penstock")
 
@@ -94,8 +94,7 @@ class Backend:
         self.refusals = Refusals()
         self.seats_of_publishers = Present()
         self.seats_of_viewers = Present()
-        database = Sqlite(settings.data, settings.retention, settings.limits.batch)
-        self.store = Store(database, settings.timing.commit, settings.limits)
+        self.store = Store(open_database(settings), settings.timing.commit, settings.limits)
         self.registry = Registry(settings.limits, settings.timing)
         self.registry.most_per_token = min(self.registry.most_per_token, self.store.most_loaders)
         self.hub = Hub(self.registry, settings.limits)

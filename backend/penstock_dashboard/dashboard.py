@@ -32,6 +32,8 @@ from .security.links import Links, fragment
 from .security.tokens import Keyring, UnusableTokenFile
 from .server import make_server
 from .settings import DAY, HOUR, MINUTE, AlertSettings, Retention, Settings
+from .store import Unavailable
+from .store.opening import POSTGRES
 from .store.sqlite.space import MIN_SIZE
 from .token_command import default_token_file
 
@@ -48,6 +50,13 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     add("--port", type=int, default=8787, help="0 picks a free one")
     add("--data", default=None, help="folder of the database, or :memory: (default: the state folder)")
+    add(
+        "--store",
+        default=os.environ.get("PENSTOCK_STORE", ""),
+        type=_store,
+        metavar="URL",
+        help="a PostgreSQL database instead of --data, which several replicas share: postgresql://… ($PENSTOCK_STORE)",
+    )
     add(
         "--retention",
         type=_retention,
@@ -127,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
                 settings = _without(settings, announce=False)
             elif not held_it:
                 return _already_running()
-        if settings.data is not None:
+        if settings.data is not None and not settings.store:
             held_it = _hold(held, settings.data / "penstock.lock")
             if held_it is None:
                 settings = _without(settings, data=None)
@@ -187,6 +196,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
     return Settings(
         host=arguments.host.strip("[]"),
         port=arguments.port,
+        store=arguments.store,
         data=None if data == ":memory:" else Path(data) if data else discovery.state_home(),
         token_file=arguments.token_file or default_token_file(),
         read_only=arguments.read_only,
@@ -206,7 +216,10 @@ def _serve(settings: Settings, keyring: Keyring, listener: socket.socket) -> int
     port: int = listener.getsockname()[1]
     limits = settings.limits.within(_raise_descriptor_limit())
     settings = msgspec.structs.replace(settings, port=port, limits=limits)
-    backend = Backend(settings)
+    try:
+        backend = Backend(settings)
+    except Unavailable as error:
+        return _fail(str(error))
     links = Links(limits.links)
     server = make_server(create_app(settings, keyring, backend, links), settings)
     backend.on_idle = server.stop
@@ -322,6 +335,12 @@ def _url(text: str) -> str:
         parts = urlsplit(text)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise argparse.ArgumentTypeError(f"“{text}” is not an address such as https://example.org/penstock")
+    return text
+
+
+def _store(text: str) -> str:
+    if text and not text.startswith(POSTGRES):
+        raise argparse.ArgumentTypeError("it must be an address such as postgresql://user@host/database")
     return text
 
 

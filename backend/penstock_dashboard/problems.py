@@ -11,6 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from .store.database import Unavailable
+
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -84,12 +86,16 @@ def install(app: FastAPI) -> None:
             errors=[_field(e) for e in error.errors()],
         ).response()
 
+    async def unavailable(_: Request, error: Exception) -> Response:
+        return Problem(503, "store-silent", str(error), headers={"Retry-After": "1"}).response()
+
     async def unforeseen(_: Request, _error: Exception) -> Response:
         return Problem(500, "internal", "The backend failed at this request; its log says why.").response()
 
     app.add_exception_handler(Problem, problem)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Unavailable, unavailable)
     app.add_exception_handler(Exception, unforeseen)
 
 

@@ -174,6 +174,8 @@ class Settings(Struct, frozen=True):
     port: int = 8787
     data: Path | None = None
     """Folder of the database; None: memory."""
+    store: str = ""
+    """Address of a PostgreSQL database that several replicas share; empty: SQLite in `data`."""
     token_file: Path | None = None
     """None: tokens of this process only, never written."""
     read_only: bool = False

@@ -7,6 +7,7 @@ import pytest
 from penstock_dashboard.settings import Settings
 
 from tests.backend.harness import BRISK, Running, serving
+from tests.backend.servers import PostgresServer, postgres_server
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +21,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server of PostgreSQL for all tests of a process; each asks for a database of its own."""
+    with postgres_server() as server:
+        yield server

@@ -18,6 +18,7 @@ from penstock_dashboard.store.samples import Sample, pack
 from penstock_dashboard.store.sqlite import Sqlite
 
 from tests.backend.harness import make_hello
+from tests.backend.servers import PostgresServer
 
 LOADER = "run:0:train"
 HELLO = msgspec.msgpack.encode(make_hello())
@@ -25,13 +26,31 @@ HELLO = msgspec.msgpack.encode(make_hello())
 Open = Callable[[], Database]
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def opened(request: pytest.FixtureRequest, folder: Path) -> Iterator[Open]:
+def _sqlite(request: pytest.FixtureRequest) -> Open:
+    folder: Path = request.getfixturevalue("folder")
+    return lambda: Sqlite(folder, Retention())
+
+
+def _memory(_request: pytest.FixtureRequest) -> Open:
+    return lambda: Sqlite(None, Retention())
+
+
+def _postgres(request: pytest.FixtureRequest) -> Open:
+    server: PostgresServer = request.getfixturevalue("postgres")
+    from penstock_dashboard.store.postgres import Postgres
+
+    url = server.database()
+    return lambda: Postgres(url, Retention())
+
+
+@pytest.fixture(params=[_sqlite, _memory, _postgres], ids=lambda kind: kind.__name__.strip("_"))
+def opened(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens the same database again and again; this thread is its writer."""
     made: list[Database] = []
+    make: Open = request.param(request)
 
     def open_again() -> Database:
-        database = Sqlite(None if request.param == "memory" else folder, Retention())
+        database = make()
         database.begin()
         made.append(database)
         return database

@@ -169,6 +169,9 @@ class Database(ABC):
     def close(self) -> None:
         """Called last."""
 
+    def give_up(self) -> None:  # noqa: B027  most never wait for anything
+        """What cannot be stored now is not waited for any longer. Called from another thread, at the end."""
+
     # ----------------------------------------------------------------- on any thread; may raise `AskTheWriter`
 
     @abstractmethod

@@ -10,6 +10,7 @@ Claims to loaders are made between two batches, all that wait at once, and after
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .batch import Batch, LoaderRecord
-from .database import Claim, Database, Wanted
+from .database import Claim, Database, Unavailable, Wanted
 
 log = logging.getLogger("penstock.store")
 
@@ -91,11 +92,16 @@ class Writer(threading.Thread):
             self._condition.notify()
         if self.is_alive():
             self.join(timeout=END_WITHIN)
+            self.database.give_up()
 
     # ----------------------------------------------------------------------------------- on the writer thread
 
     def run(self) -> None:
         self.database.begin()
+        with contextlib.suppress(Unavailable):  # it was told to give up
+            self._write()
+
+    def _write(self) -> None:
         while True:
             with self._condition:
                 while not (self._ending or self._jobs or self._is_due() or self._later or self.database.busy):
