@@ -17,6 +17,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from .adoption.frames import variables
 from .adoption.imports import when_imported
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _origin(frame: FrameType | None) -> tuple[Any, bool]:
     """The loader of ours that is being prepared, if it is one; and is it to leave out its first batches?"""
     while frame is not None and frame.f_globals.get("__name__") == "accelerate.data_loader":
         if frame.f_code.co_name in ("prepare_data_loader", "skip_first_batches"):
-            loader = frame.f_locals.get("dataloader")
+            loader = variables(frame).get("dataloader")
             loader = getattr(loader, "base_dataloader", loader)
             ours = hasattr(vars(loader).get("_penstock"), "copy_for")
             return loader if ours else None, frame.f_code.co_name == "skip_first_batches"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.adoption.naming import name_for
+from penstock.adoption.naming import name_for, name_of
 
 PLACES = {
     "train_loader = make()": "train",
@@ -82,3 +83,42 @@ def test_without_a_source_there_is_still_a_name() -> None:
     names: list[str] = []
     exec("train_loader = note()", {"note": lambda: names.append(name_for(sys._getframe(1)))})
     assert names == ["loader"]
+
+
+class Kept:
+    """Something whose end can be seen."""
+
+
+def test_a_name_keeps_nothing_alive_that_the_function_lets_go() -> None:
+    def training(split: str) -> tuple[str, str, bool]:
+        dataset, made, shared = Kept(), Kept(), Kept()
+        gone = [weakref.ref(dataset), weakref.ref(made), weakref.ref(shared)]
+
+        def let_go() -> None:  # so that it is a variable of two functions
+            nonlocal shared
+            del shared
+
+        loader = name_for(sys._getframe())
+        called = name_of(made, sys._getframe())
+        let_go()
+        del dataset, made
+        return loader, called, [each() for each in gone] == [None, None, None]
+
+    assert training("val") == ("val", "made", True)
+
+
+def test_a_name_takes_nothing_from_who_asked_for_the_variables() -> None:
+    def training(split: str) -> dict[str, Any]:
+        mine = locals()
+        assert name_for(sys._getframe()) == split
+        return mine
+
+    assert training("val")["split"] == "val"
+
+
+def test_a_name_leaves_the_variables_of_a_class_body_as_they_are() -> None:
+    class Config:
+        split = "val"
+        loader = name_for(sys._getframe())
+
+    assert (Config.split, Config.loader) == ("val", "val")

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from .frames import variables
+
 DEPTH = 10
 """How many calls outward are looked at."""
 
@@ -58,7 +60,7 @@ def name_of(loader: object, frame: FrameType | None) -> str:
     fallback = ""
     try:
         for place in _places(frame):
-            names = [name for name, value in place.f_locals.items() if value is loader]
+            names = [name for name, value in variables(place).items() if value is loader]
             fallback = fallback or (names[0] if names else "")
             found = next(filter(None, map(_telling, names)), "")
             if found:
@@ -111,7 +113,7 @@ def _part_in_texts(frame: FrameType) -> str:
     """Of the frame's own texts (`split`, `phase`, `description`), the first that is the name of a part of the data."""
     if frame.f_code.co_name == "<module>":
         return ""
-    for value in frame.f_locals.values():
+    for value in variables(frame).values():
         if isinstance(value, str) and value.lower() in _PART_OF:
             return _PART_OF[value.lower()]
     return ""
