@@ -90,7 +90,7 @@ class Kept:
 
 
 def test_a_name_keeps_nothing_alive_that_the_function_lets_go() -> None:
-    def training(split: str) -> tuple[str, str, bool]:
+    def training(split: str) -> tuple[str, str, str, bool]:
         dataset, made, shared = Kept(), Kept(), Kept()
         gone = [weakref.ref(dataset), weakref.ref(made), weakref.ref(shared)]
 
@@ -102,9 +102,9 @@ def test_a_name_keeps_nothing_alive_that_the_function_lets_go() -> None:
         called = name_of(made, sys._getframe())
         let_go()
         del dataset, made
-        return loader, called, [each() for each in gone] == [None, None, None]
+        return split, loader, called, [each() for each in gone] == [None, None, None]
 
-    assert training("val") == ("val", "made", True)
+    assert training("val") == ("val", "val", "made", True)
 
 
 def test_a_name_takes_nothing_from_who_asked_for_the_variables() -> None:
