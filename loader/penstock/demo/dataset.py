@@ -28,12 +28,20 @@ class Shapes(Dataset[Sample]):
     wait: seconds that every sample waits for its storage.
     slow_share: the share of samples, 0 to 1, that wait longer. Which ones they are is fixed by their index.
     slow_wait: seconds that those wait.
+    compute: processor seconds that every sample takes at the least: it is decoded again and again for so long.
     """
 
     def __init__(
-        self, length: int, side: int = 64, wait: float = 0.0, slow_share: float = 0.0, slow_wait: float = 0.0
+        self,
+        length: int,
+        side: int = 64,
+        wait: float = 0.0,
+        slow_share: float = 0.0,
+        slow_wait: float = 0.0,
+        compute: float = 0.0,
     ) -> None:
         self.length, self.side, self.wait, self.slow_share, self.slow_wait = length, side, wait, slow_share, slow_wait
+        self.compute = compute
         self._files = files()
 
     def __len__(self) -> int:
@@ -41,7 +49,12 @@ class Shapes(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         number = index % len(self._files)
-        time.sleep(self.slow_wait if self.is_slow(index) else self.wait)
+        wait = self.slow_wait if self.is_slow(index) else self.wait
+        if wait:
+            time.sleep(wait)
+        until = time.thread_time() + self.compute
+        while time.thread_time() < until:
+            decode(self._files[number], self.side)
         pixels = torch.from_numpy(np.array(decode(self._files[number], self.side))).permute(2, 0, 1)
         return pixels.to(torch.float32).div_(255), number % len(SHAPES)
 

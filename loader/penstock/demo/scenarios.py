@@ -20,6 +20,8 @@ class Scenario:
     """Pixels along each side of an image."""
     wait: float = 0.0
     """Seconds that every sample waits for its storage."""
+    compute: float = 0.0
+    """Processor seconds that every sample takes at the least."""
     slow_share: float = 0.0
     """Share of the samples, 0 to 1, that wait longer."""
     slow_wait: float = 0.0
@@ -37,6 +39,9 @@ class Scenario:
     """Training processes."""
     straggler: int | None = None
     """The rank with slow data."""
+    local: int | None = None
+    """Workers of training's own machine, which is given one processor; all others run on agents that have the rest.
+    None: there are no agents."""
 
 
 STARVED = "starved"
@@ -77,6 +82,14 @@ SCENARIOS = {
         samples=2048,
         wait=0.011,
         stream=True,
+    ),
+    "remote": Scenario(
+        "training may use one processor of this machine, and that is full: press + and workers are added on the "
+        "others, by agents that stand in for other machines",
+        workers=1,
+        compute=0.008,
+        step=0.06,
+        local=1,
     ),
     "many-ranks": Scenario(
         "six training processes in step (DDP), one of which has slow data: the straggler of the overview",

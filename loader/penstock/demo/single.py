@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from typing import Any
 
 from .. import DataLoader
 from .accidents import Accidents
 from .dataset import Sample, Shapes, ShapeStream
 from .ending import Ending
+from .machines import other_machines
 from .progress import Pace, ProgressLine
 from .scenarios import Scenario
 from .training import Training, small_model
@@ -15,7 +18,11 @@ from .training import Training, small_model
 
 def train(scenario: Scenario, link: str, seconds: float | None, ending: Ending) -> None:
     """Train until it is to end, or for so many seconds."""
-    loader = make_loader(scenario, link)
+    with nullcontext("process") if scenario.local is None else other_machines(scenario.local) as workers:
+        _train(scenario, make_loader(scenario, link, workers), seconds, ending)
+
+
+def _train(scenario: Scenario, loader: DataLoader[Sample], seconds: float | None, ending: Ending) -> None:
     training = Training(small_model(), scenario.step)
     accidents = Accidents(loader, scenario.crash_every)
     pace, line = Pace(loader.stats), ProgressLine()
@@ -31,10 +38,19 @@ def train(scenario: Scenario, link: str, seconds: float | None, ending: Ending) 
                     return
     finally:
         line.end()
+        if scenario.local is not None:
+            loader.close()  # before the agents end
 
 
-def make_loader(scenario: Scenario, link: str) -> DataLoader[Sample]:
-    shapes = Shapes(scenario.samples, scenario.side, scenario.wait, scenario.slow_share, scenario.slow_wait)
+def make_loader(scenario: Scenario, link: str, workers: Any = "process") -> DataLoader[Sample]:
+    shapes = Shapes(
+        scenario.samples,
+        scenario.side,
+        scenario.wait,
+        scenario.slow_share,
+        scenario.slow_wait,
+        scenario.compute,
+    )
     return DataLoader(
         ShapeStream(shapes) if scenario.stream else shapes,
         scenario.batch_size,
@@ -45,6 +61,7 @@ def make_loader(scenario: Scenario, link: str) -> DataLoader[Sample]:
         pin_memory=scenario.pin_memory,
         memory_budget=scenario.memory_budget,
         record_samples=5,
+        workers=workers,
         name="train",
         monitor=link,
     )

@@ -13,7 +13,7 @@ from ..protocol import Config, Limit, Snapshot, Verdict
 from .evidence import Elsewhere, Evidence, Waits
 from .occupation import Occupation
 from .shares import HARMLESS
-from .words import count, figure, percent, size
+from .words import count, figure, percent, plural, size
 
 SEVERE = 0.3
 """From this share of waiting on data is the main problem."""
@@ -142,8 +142,9 @@ def _crowding(evidence: Evidence, config: Config, said: Limit | None) -> Verdict
         computing = f"{percent(far.occupation.processor / sum(far.occupation))} of a sample's time is computing"
         return because(
             "processors",
-            f"The {count(far.processors)} processors of the other machines are full, and workers that are added run "
-            f"there: more will not help; {computing}.",
+            f"The {plural(far.processors, 'processor')} of other machines "
+            f"{'is' if far.processors == 1 else 'are'} full, and workers that are added run there: more will not help; "
+            f"{computing}.",
             "Make samples cheaper, let more machines help, or give this one more of the workers (local=).",
         )
     if here is None or not _is_crowded(here, evidence.allowed, evidence.others, said):

@@ -130,7 +130,7 @@ def test_help_lists_the_scenarios_without_loading_torch() -> None:
     )
     ran = python(code)
     assert ran.returncode == 0, ran.stderr
-    for name in ("balanced", "starved", "skewed", "crashing", "pinned", "iterable", "many-ranks"):
+    for name in ("balanced", "starved", "skewed", "crashing", "pinned", "iterable", "remote", "many-ranks"):
         assert re.search(rf"^  {name} +\w", ran.stdout, re.MULTILINE), "each with a line about it"
 
 

@@ -68,6 +68,21 @@ def test_iterable_keeps_a_resize_for_the_next_epoch(demo: Demo) -> None:
         until(lambda: run.snapshot()["pending"] == 3, "the page to say so")
 
 
+def test_remote_has_one_processor_and_adds_workers_on_others(demo: Demo) -> None:
+    with demo("remote") as run:
+        first = run.snapshot(3)
+        assert first["processors"]["allowed"] == 1
+        assert [machine["workers"] for machine in first["machines"] if machine["workers"]] == []
+        (command,) = run.resize(3)
+        run.reach(command, "applied")
+
+        def there() -> list[int]:
+            return sorted(number for machine in run.snapshot()["machines"] for number in machine["workers"])
+
+        until(lambda: there() == [1, 2], "two of them there")
+        until(lambda: all(each["batches"] for each in run.snapshot()["workers"]), "a batch of each")
+
+
 def test_many_ranks_are_one_run_and_the_straggler_waits_the_most(demo: Demo) -> None:
     def stands_out() -> bool:
         waits = {row["identity"]["rank"]: 1 - row["rates"]["compute"] for row in run.rows() if row["batch"] > 10}

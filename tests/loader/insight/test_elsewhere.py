@@ -87,7 +87,7 @@ def test_processors_of_other_machines_may_be_full_as_well() -> None:
     flow = Flow(workers=8, allowed=2.0)
     said = judged(0, spread(flow.run(12, starvation=0.6), 0, processors=4, processor=0.5, queued=0.5))
     assert limits(said) == ["processors"]
-    assert "The 4 processors of the other machines are full" in said[-1].sentence
+    assert "The 4 processors of other machines are full" in said[-1].sentence
     assert said[-1].workers is None
 
 
