@@ -1267,6 +1267,9 @@ class Load(Struct, frozen=True, tag="load"):
     carried: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     """Batches a second that came from other machines while the network took no more; 0: it was never full. Since 2.3.
     """
+    even: bool = False
+    """Whether batches take so evenly long that workers may have fallen into step: a lock that they share is then taken
+    by one after the other, and nobody is seen to wait for it. Since 2.3."""
 
 
 ToBackend = Hello | Snapshot | Events | Outcome | Goodbye | Load

@@ -328,9 +328,12 @@ _cases = (
             _within("median_error", "% error of predictions, median", 5),
             _within("p95_error", "% error of predictions, 95th percentile", 15),
             Figure("inside", "% within the 90 % interval", pick="median", ratio="none", target=Target(85, of="value")),
+            _within("unfitted_median_error", "% error of loads that no constant was fitted on, median", 5),
+            _within("unfitted_p95_error", "% error of these, 95th percentile", 15),
+            Figure("unfitted_inside", "% of these within the 90 % interval", pick="median", ratio="none"),
             _within("ms", "ms for four numbers", 100),
         ),
-        timeout=600,
+        timeout=900,
     ),
     Case(
         name="control/busy",

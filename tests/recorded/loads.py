@@ -17,6 +17,8 @@ import msgspec
 from penstock.insight.recording import Glance, Made, Recording, Turn
 
 FOLDER = Path(__file__).parent / "loads"
+UNFITTED = Path(__file__).parent / "unfitted"
+"""Of loads of which no constant of the replay was fitted on a recording. Keep it so."""
 KEPT = 1500
 """Batches that are kept of each."""
 
@@ -93,11 +95,12 @@ def record(seconds: float = 4.0) -> None:
     from tests.benchmarks.measures.prediction_loads import cases
     from tests.benchmarks.measures.predictions import STEPS, rate
 
-    FOLDER.mkdir(exist_ok=True)
     only = sys.argv[1:]
     for name, case in cases().items():
         if only and name not in only:
             continue
+        folder = FOLDER if case.fitted else UNFITTED
+        folder.mkdir(exist_ok=True)
         loader: DataLoader[Any] = DataLoader(
             case.dataset,
             4,
@@ -116,7 +119,7 @@ def record(seconds: float = 4.0) -> None:
                 rate(loader, count, batches, case, seconds / 2)
                 measured[number] = rate(loader, count, batches, case, seconds)
             recorded = RecordedLoad(case.workers, before, _tape(loader, KEPT), measured)
-            (FOLDER / f"{name}.gz").write_bytes(gzip.compress(msgspec.msgpack.encode(recorded), 9, mtime=0))
+            (folder / f"{name}.gz").write_bytes(gzip.compress(msgspec.msgpack.encode(recorded), 9, mtime=0))
             del batches
         print(name, measured, f"others {before.more['others']:.2f}", time.strftime("%X"), flush=True)
 

@@ -26,6 +26,8 @@ LOOKED_AT = 1024
 """Batches among which a limit of what workers wait for is looked for: the oldest and the newest halves of so many."""
 ALIKE = 0.2
 """Share of blocked time up to which it does not matter that storage or network might have a limit."""
+EVEN = 0.1
+"""Difference between long and short blocked times of batches, by the usual one, below which they take evenly long."""
 MEASURED = 16
 """Numbers of workers of which it is told what they brought."""
 UNWAITED = 0.0001
@@ -81,6 +83,7 @@ def summarize(
         company=max(together, default=0.0),
         most=most,
         crowded=crowded,
+        even=_even(made),
         unsure=unsure,
         measured=_measured(seen),
         allowed=allowed,
@@ -105,6 +108,15 @@ def _unsure(seen: Sequence[Era]) -> float:
     told = [era for era in seen if era.told]
     asleep, other = sum(era.asleep for era in told), sum(era.other for era in told)
     return other / (asleep + other) if asleep + other else 0.0 if told else 1.0
+
+
+def _even(made: Sequence[Made]) -> bool:
+    """Whether nearly all batches are blocked for the same time, and for most of theirs."""
+    blocked = sorted(each.blocked for each in made)
+    if not blocked or sum(blocked) < 0.5 * sum(each.wall for each in made):
+        return False
+    short, usual, long = (blocked[int(share * (len(blocked) - 1))] for share in (0.1, 0.5, 0.9))
+    return long - short < EVEN * usual
 
 
 def _without_locks(made: Sequence[Made], seen: Sequence[Era]) -> list[float]:

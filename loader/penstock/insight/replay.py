@@ -6,7 +6,8 @@ now and with other numbers before, corrects both: next to a measured point a pre
 
 How sure that is: by chance, which the simulation shows; less with every doubling away from what was measured; and
 where more workers would be blocked at once than ever were, by something of which nobody knows how much more it bears,
-the interval reaches down to what such a limit would leave.
+the interval reaches down to what such a limit would leave. So it does where batches take so evenly long that workers
+may have fallen into step: a lock that they share would not be seen.
 """
 
 from __future__ import annotations
@@ -194,6 +195,10 @@ def _least(now: Replay, asked: Replay, workers: int, batches: float) -> float:
     if not load.channels and load.unsure > 0 and asked.blocked_at_once(workers) > company:
         bound = asked.batches(workers, company)
         least = min(least, batches * (min(bound / batches, 1.0) if batches > 0 else 1.0) ** load.unsure)
+    if load.even and not load.most and load.measured and workers > max(number for number, _, _ in load.measured):
+        # Workers in step are never seen to wait for a lock, however full it is; it lets through what it did.
+        seen = max(measured for _, measured, _ in load.measured)
+        least = min(least, seen * math.exp(-Z * MODEL))
     if load.most and load.measured:
         # A lock that was not always taken may be fuller than it looks, but lets through what it did.
         seen = max((measured for number, measured, _ in load.measured if number <= workers), default=0.0)

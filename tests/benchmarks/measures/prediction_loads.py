@@ -122,6 +122,33 @@ class LoadCase:
     computes: float = 0.0
     """Processor time that training needs for a batch besides, s."""
     budget: int | None = None
+    fitted: bool = True
+    """Whether constants of the replay were chosen with its recording at hand; those of which they were not say how good
+    predictions are of a load that nobody has seen before."""
+
+
+class Archived(Dataset[Any]):
+    """Samples in one file on disk, compressed: read and unpacked, each of another length, a few twice as long."""
+
+    def __init__(self, samples: int = 2000) -> None:
+        chance = np.random.default_rng(1)
+        self._path = Path(tempfile.mkdtemp(prefix="penstock-")) / "archive"
+        self._places: list[tuple[int, int]] = []
+        with self._path.open("wb") as file:
+            for number in range(samples):
+                size = int(40_000 * chance.uniform(0.5, 2.0)) * (2 if number % 50 == 0 else 1)
+                packed = zlib.compress(chance.integers(0, 16, size, dtype=np.uint8).tobytes(), 1)
+                self._places.append((file.tell(), len(packed)))
+                file.write(packed)
+
+    def __len__(self) -> int:
+        return 10**8
+
+    def __getitem__(self, index: int) -> Any:
+        start, length = self._places[index % len(self._places)]
+        with self._path.open("rb") as file:
+            file.seek(start)
+            return np.frombuffer(zlib.decompress(file.read(length)), dtype=np.uint8)[:10_000].copy()
 
 
 def cases() -> dict[str, LoadCase]:
@@ -142,4 +169,8 @@ def cases() -> dict[str, LoadCase]:
         "big": LoadCase(Loaded(sleep=0.002, size=1 << 20), 4),
         "tiny": LoadCase(Loaded(), 2),
         "served": LoadCase(Served(6, 0.004), 4),
+        "in step": LoadCase(Loaded(sleep=0.006, held=0.001, channels=1), 4, fitted=False),
+        "uneven": LoadCase(Loaded(sleep=0.002, compute=0.0015, spread=0.6), 3, own=0.006, fitted=False),
+        "archived": LoadCase(Archived(), 2, computes=0.001, fitted=False),
+        "bursts": LoadCase(Loaded(sleep=0.004, slow=0.08, spread=0.3), 3, own=0.004, computes=0.002, fitted=False),
     }

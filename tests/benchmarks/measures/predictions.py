@@ -24,12 +24,17 @@ STEPS = (0.5, 1.0, 2.0, 4.0)
 def measure(_variant: str, quick: bool, *, seconds: float) -> Measures:
     seconds = seconds / 4 if quick else seconds
     errors: list[float] = []
-    inside, took = 0, 0.0
+    unfitted: list[float] = []
+    inside, unfitted_inside, took = 0, 0, 0.0
     for name, case in cases().items():
         for predicted, measured, answered in _tried(case, seconds):
             error = abs(predicted.batches / measured - 1)
+            within = predicted.low <= measured <= predicted.high
             errors.append(error)
-            inside += predicted.low <= measured <= predicted.high
+            inside += within
+            if not case.fitted:
+                unfitted.append(error)
+                unfitted_inside += within
             took = max(took, answered)
             print(
                 f"{name:<10} {case.workers:>2} → {predicted.workers:>2}: predicted {predicted.batches:8.1f} "
@@ -37,7 +42,11 @@ def measure(_variant: str, quick: bool, *, seconds: float) -> Measures:
                 flush=True,
             )
     errors.sort()
+    unfitted.sort()
     return {
+        "unfitted_median_error": 100 * unfitted[len(unfitted) // 2],
+        "unfitted_p95_error": 100 * unfitted[int(0.95 * (len(unfitted) - 1))],
+        "unfitted_inside": 100 * unfitted_inside / len(unfitted),
         "median_error": 100 * errors[len(errors) // 2],
         "p95_error": 100 * errors[int(0.95 * (len(errors) - 1))],
         "inside": 100 * inside / len(errors),

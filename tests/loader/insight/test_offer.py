@@ -24,7 +24,7 @@ def test_more_workers_are_offered_with_what_they_would_bring() -> None:
     verdict = Offers().add(SLOW, LOADS["sleep"], Config())
     assert verdict.workers == 16
     assert verdict.offer.startswith("Apply 16: 19")
-    assert "→ about 7" in verdict.offer
+    assert "→ up to 7" in verdict.offer, "its batches take so evenly long that a lock would not be seen"
     assert verdict.brings is not None
     assert (verdict.brings_low or 0) < verdict.brings < (verdict.brings_high or 0)
     assert (verdict.tone, verdict.sentence) == (SLOW.tone, SLOW.sentence)
@@ -46,6 +46,10 @@ def test_words_and_button_name_the_same_numbers(name: str, limit: Limit) -> None
     unasked = Offers().brief(estimate, LOADS[name], config)
     assert unasked.workers is None and not re.search(r"\d", unasked.advice), "nothing is worked out for them"
     assert Offers().brief(estimate, None, config) == estimate
+
+
+def test_what_is_likely_is_said_to_be() -> None:
+    assert "→ about " in Offers().add(SLOW, LOADS["varied"], Config()).offer
 
 
 def test_no_more_is_offered_than_may_be() -> None:

@@ -15,7 +15,7 @@ from penstock.insight.recording import Glance, Made, Recording, Turn
 from penstock.insight.replay import predict, predict_range, why_not, worth_asking
 from penstock.protocol import Load
 
-from tests.recorded.loads import recorded_loads
+from tests.recorded.loads import UNFITTED, recorded_loads
 
 
 def recorded(
@@ -28,6 +28,7 @@ def recorded(
     tail: float = 0.0,
     channels: float = math.inf,
     ramp: int = 0,
+    uneven: float = 0.05,
 ) -> Recording:
     """Batches of workers that take turns, one in a hundred slower by `tail`; with a limit, blocked time grows with the
     number of workers, of whom only one is there for the first `ramp` batches.
@@ -39,7 +40,7 @@ def recorded(
             free = [free[0]] * workers
         worker = min(range(here), key=lambda each: free[each])
         slow = tail if number % 100 == 50 else 0.0
-        time = blocked * chance.uniform(0.95, 1.05) * max(1.0, here / channels) + slow
+        time = blocked * chance.uniform(1 - uneven, 1 + uneven) * max(1.0, here / channels) + slow
         recording.made.append(Made(free[worker], time + processor, processor, 0.0, 1000, worker, 0.01 + slow))
         recording.turns.append(Turn(0.0001, own))
         free[worker] += time + processor
@@ -198,8 +199,31 @@ def test_what_may_have_a_limit_that_nobody_has_seen_makes_the_interval_wide() ->
         recording.glance(Glance(0.05 * number, 4, True, 9 * number, 9 * number, looked=4, other=4))
     unsure = predict(load(recording, 4), 16)
     assert unsure.low < 1.2 * 4 / 0.022 < 0.8 * 16 / 0.022 < unsure.high
-    asleep = recorded(4, 800)
+    asleep = recorded(4, 800, uneven=0.3)
     for glance in recording.glances:
         asleep.glance(glance._replace(asleep=4, other=0))
     sure = predict(load(asleep, 4), 16)
     assert sure.low > 0.8 * sure.batches
+
+
+def test_workers_that_may_be_in_step_make_the_interval_wide_and_others_do_not() -> None:
+    """Nobody is seen to wait for a lock that is taken by one after the other."""
+    for uneven, even in ((0.01, True), (0.3, False)):
+        recording = recorded(4, 800, uneven=uneven)
+        for number in range(100):
+            recording.glance(Glance(0.05 * number, 4, True, 9 * number, 9 * number, looked=4, asleep=4))
+        seen = load(recording, 4)
+        assert seen.even == even
+        more, now, fewer = (predict(seen, workers) for workers in (16, 4, 2))
+        assert more.high > 0.9 * 4 * now.batches
+        assert (more.low < 1.1 * now.batches) == even
+        assert fewer.low > 0.8 * fewer.batches and now.low > 0.8 * now.batches, "they bring what they bring"
+
+
+def test_a_real_lock_among_workers_in_step_is_within_the_interval() -> None:
+    """Eight workers brought less than twice what four did, and sixteen no more than eight."""
+    taped = recorded_loads(UNFITTED)["in step"]
+    seen = summarize(taped.before.recording(), **taped.before.more)
+    assert seen.most == 0 and seen.even
+    for prediction in predict_range(seen, taped.measured):
+        assert prediction.low <= taped.measured[prediction.workers] <= prediction.high, prediction
