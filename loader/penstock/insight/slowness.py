@@ -208,7 +208,8 @@ def _room(evidence: Evidence, config: Config, running: float) -> int:
         return min(evidence.workers * MOST_GROWTH, here + math.floor(far.processors / running + 0.25))
     if not evidence.allowed or running <= 0.01:
         return evidence.workers * MOST_GROWTH
-    free = max(evidence.allowed - evidence.others, 0.0)
+    # The scheduler shares processors out: those whom others have taken give way to workers that need little.
+    free = max(evidence.allowed - evidence.others, evidence.allowed / 2)
     return min(evidence.workers * MOST_GROWTH, math.floor(free / running + 0.25))
 
 
