@@ -48,6 +48,8 @@ RECHECK = 0.001
 """Seconds after which a worker that had not begun its next task is looked at again,"""
 MOST_RECHECKS = 20
 """so many times."""
+GONE_AFTER = 25
+"""Seconds after which the system closes a connection to a machine that can no longer be reached."""
 
 
 class _Relay:
@@ -331,10 +333,12 @@ class _Descriptor:
 def keep_alive(sock: socket.socket) -> None:
     """See point 2 above. Where the system has no such option, its own times hold."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, seconds in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 25_000)):
-        if hasattr(socket, name):
+    every = GONE_AFTER // 5
+    times = {"KEEPIDLE": every, "KEEPINTVL": every, "KEEPCNT": 4, "USER_TIMEOUT": GONE_AFTER * 1000}
+    for name, amount in times.items():
+        if hasattr(socket, f"TCP_{name}"):
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}"), amount)
 
 
 def run_session(sock: socket.socket, lifeline: int) -> None:

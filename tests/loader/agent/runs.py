@@ -87,3 +87,20 @@ class Cable:
                         other.close()
         for each in [self._listener, *ends]:
             each.close()
+
+
+TRAINING = """
+import sys
+from penstock import Agents, DataLoader
+from tests.loader.scenarios import Counting
+from pathlib import Path
+
+loader = DataLoader(
+    Counting(Path(sys.argv[2]), 10_000), num_workers=2, workers=Agents([sys.argv[1]], token=sys.argv[3]), name="x"
+)
+for number, batch in enumerate(loader):
+    if number == 3:
+        print("under way", flush=True)
+        sys.stdin.read()
+"""
+"""A script: an epoch that stands still when it is under way, until it is killed."""

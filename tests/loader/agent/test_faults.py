@@ -22,7 +22,7 @@ from penstock.pool.crews.remote import crew as remote_crew
 from penstock.pool.crews.remote import dialing, link
 
 from tests.loader.agent.agents import SECRET, Agent, agents, remote
-from tests.loader.agent.runs import Cable, Run, lost
+from tests.loader.agent.runs import TRAINING, Cable, Run, lost
 from tests.loader.scenarios import Loaders, await_workers, kill, parent_of, plain, worker_pids
 from tests.loader.support import Samples, Scripts, descendants, wait_until
 from tests.patience import PATIENCE
@@ -140,22 +140,6 @@ def test_a_connection_that_is_cut_is_found_out(
         finally:
             cable.end()
         wait_until(lambda: not descendants(started[0].pid), "the end of what it had started, when it hears of it")
-
-
-TRAINING = """
-import sys
-from penstock import Agents, DataLoader
-from tests.loader.scenarios import Counting
-from pathlib import Path
-
-loader = DataLoader(
-    Counting(Path(sys.argv[2]), 10_000), num_workers=2, workers=Agents([sys.argv[1]], token=sys.argv[3]), name="x"
-)
-for number, batch in enumerate(loader):
-    if number == 3:
-        print("under way", flush=True)
-        sys.stdin.read()
-"""
 
 
 def test_nothing_is_left_over_there_when_training_is_killed(script: Scripts, tmp_path: Path) -> None:
