@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penstock.adoption.replacing import _without_collecting
 
 from tests.loader.support import Script, Template
 
 PROGRAM = '''
-import copy, io, logging, os, pickle, sys
+import copy, gc, io, logging, os, pickle, sys, weakref
 os.environ["PENSTOCK_AUTO"] = "no-dashboard"
 import torch
 import torch.utils.data
@@ -103,6 +105,18 @@ for copied in (copy.copy(train_loader), copy.deepcopy(train_loader), pickle.load
     assert type(copied) is DataLoader and copied._penstock is not train_loader._penstock
     assert ours(copied) == 3 and copied.name == "train"
 
+# What a function lets go is gone, with its workers, though it has made another loader since.
+def training(split):
+    loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
+    assert ours(loader) == 3
+    gone = weakref.ref(loader)
+    another = DataLoader(dataset)
+    del loader
+    return gone() is None and (split, another.name)
+
+assert training("val") == ("val", "another"), training("val")
+assert gc.isenabled()
+
 # A state, in the midst of an epoch.
 batches = iter(train_loader)
 next(batches)
@@ -136,3 +150,17 @@ def test_everything_that_programs_do_with_the_class_still_holds(template: Templa
     finally:
         script.end()
     assert said.rstrip().endswith("reached the end"), complaints
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_after_our_modules_are_loaded_as_it_was_before(collects: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with pytest.raises(ImportError), _without_collecting():
+            during = gc.isenabled()
+            raise ImportError
+        after = gc.isenabled()
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert (during, after) == (False, collects)

@@ -266,6 +266,22 @@ _cases = (
         figures=(Figure("first_batch_s", "s to the first batch", less_is_better=True, target=Target(4)),),
     ),
     Case(
+        name="run",
+        group="run",
+        variants=("penstock",),
+        measure=Measure("adopting", "measure"),
+        figures=(
+            Figure(
+                "more_s",
+                "s more to the first batch with penstock run",
+                less_is_better=True,
+                ratio="none",
+                target=Target(0.3, "value", at_least=False),
+            ),
+            Figure("first_batch_s", "s to the first batch", less_is_better=True, ratio="none"),
+        ),
+    ),
+    Case(
         name="restart",
         group="restart",
         variants=BOTH,
