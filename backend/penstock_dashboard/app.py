@@ -10,7 +10,20 @@ from starlette.types import ASGIApp
 
 from . import openapi, problems
 from .core import Backend
-from .routes import alerts, commands, health, loaders, pages, predictions, quarantine, reports, runs, session, sockets
+from .routes import (
+    alerts,
+    commands,
+    comparisons,
+    health,
+    loaders,
+    pages,
+    predictions,
+    quarantine,
+    reports,
+    runs,
+    session,
+    sockets,
+)
 from .security.access import Access
 from .security.gate import Gate
 from .security.links import Links
@@ -49,9 +62,21 @@ def create_api(settings: Settings, access: Access, backend: Backend) -> FastAPI:
     backend.admits = lambda token: access.keyring.named(token.name) == token
     app.state.access = access
     problems.install(app)
-    for module in (health, session, loaders, predictions, quarantine, commands, runs, reports, alerts, sockets):
+    for module in (
+        health,
+        session,
+        loaders,
+        predictions,
+        quarantine,
+        commands,
+        runs,
+        comparisons,
+        reports,
+        alerts,
+        sockets,
+    ):
         app.include_router(module.router)
-    described = (health, session, loaders, predictions, quarantine, commands, runs, reports, alerts)
+    described = (health, session, loaders, predictions, quarantine, commands, runs, comparisons, reports, alerts)
     models = [model for module in described for model in module.MODELS]
     openapi.install(app, models, access.cookie)
     app.include_router(pages.make_router(settings.root_path))

@@ -21,6 +21,7 @@ COMMANDS = {
     "top": "penstock_dashboard.terminal.top",
     "status": "penstock_dashboard.terminal.status",
     "report": "penstock_dashboard.terminal.reporting",
+    "compare": "penstock_dashboard.terminal.comparing",
     "runs": "penstock_dashboard.terminal.run_places",
     **dict.fromkeys(ORDERS, "penstock_dashboard.terminal.orders"),
 }

@@ -32,6 +32,7 @@ WANTED = ("ToViewer", "FromViewer", "Event", "Order")
 """Unions that get a name of their own; what they and the roots below need is generated, nothing else."""
 
 ROOTS = (
+    "Comparison",
     "History",
     "Predictions",
     "QuarantinePage",

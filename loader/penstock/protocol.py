@@ -1815,6 +1815,61 @@ class Predictions(Struct, frozen=True):
     """The oldest first."""
 
 
+class ComparedNumber(Struct, frozen=True):
+    """One number of two stretches of time. Since 2.3."""
+
+    name: Text
+    """What it is called in code: a field of Rates, or `waiting`, `load`, `cost`."""
+    label: Text
+    """What it is called on a page."""
+    a: float | None
+    """Of the first stretch, its mean; None: not known. Shares of time are 0 to 1, costs are in µs."""
+    b: float | None
+    """Of the second stretch."""
+    a_text: Text
+    """The first one with its unit, as it is read."""
+    b_text: Text
+    """The second one with its unit."""
+    difference: Text
+    """From the first to the second: "+38 %", "−12 points", "2.4 ×"; "no difference": none that counts."""
+    brought: Brought
+    """Whether the second is better; unknown: neither better nor worse, or one of them is not known."""
+
+
+class ComparedStretch(Struct, frozen=True):
+    """One of two stretches of time that are compared. Since 2.3."""
+
+    asked: Text
+    """As it was asked for (`insight/stretches.py`)."""
+    loader: Text
+    """Id of the loader that it is of."""
+    title: Text
+    """What it is, in a few words: "epoch 3", "before 2 → 6 workers"."""
+    start: Moment
+    """When it begins, by the loader's clock."""
+    end: Moment
+    """When it ends."""
+    seconds: float
+    """Of that, seconds with an epoch under way."""
+    verdict: Verdict
+    """What limited training then; without advice."""
+    history: History
+    """Its rates, to be drawn."""
+
+
+class Comparison(Struct, frozen=True):
+    """Two stretches of time side by side. Since 2.3."""
+
+    a: ComparedStretch
+    """The first one."""
+    b: ComparedStretch
+    """The second one."""
+    sentence: LongText
+    """What comes out of it."""
+    numbers: list[ComparedNumber]
+    """In reading order."""
+
+
 class QuarantinePage(Struct, frozen=True):
     """Bad samples of a loader that somebody looks for. Since 2.2."""
 
@@ -1843,6 +1898,7 @@ def to_json_schema() -> dict[str, object]:
         QuarantinePage,
         RunChange,
         KnownRun,
+        Comparison,
     )
     _, components = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "penstock", "$defs": components}

@@ -63,6 +63,7 @@ OPERATIONS = [
     ("get", "/api/loaders/{loader}/quarantine"),
     ("get", "/api/loaders/{loader}/commands"),
     ("post", "/api/loaders/{loader}/commands"),
+    ("get", "/api/compare"),
     ("get", "/api/runs"),
     ("get", "/api/runs/changes"),
     ("put", "/api/runs/{run}/place"),

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from penstock.protocol import (
     CommandRecord,
+    Comparison,
     KnownRun,
     LoaderDetail,
     LoaderRow,
@@ -109,6 +110,10 @@ class Client:
     def report(self, run: str) -> bytes:
         """A run as one HTML file."""
         return self._fetch(f"/api/runs/{_part(run)}/report")
+
+    def compare(self, a: str, b: str) -> Comparison:
+        """Two stretches of time, written as in `penstock.insight.stretches`."""
+        return self._get(f"/api/compare?{urlencode({'a': a, 'b': b})}", Comparison)
 
     def runs(self) -> list[KnownRun]:
         return self._get("/api/runs", list[KnownRun])

@@ -2177,6 +2177,82 @@ export interface RunChange {
   text: string;
 }
 
+/** Two stretches of time side by side. Since 2.3. */
+export interface Comparison {
+  /** The first one. */
+  a: ComparedStretch;
+  /** The second one. */
+  b: ComparedStretch;
+  /** What comes out of it. */
+  sentence: string;
+  /** In reading order. */
+  numbers: ComparedNumber[];
+}
+
+export interface ComparisonWire extends Omit<Comparison, "a" | "b"> {
+  a: ComparedStretchWire;
+  b: ComparedStretchWire;
+}
+
+export function decodeComparison(wire: ComparisonWire): Comparison {
+  return {
+    ...wire,
+    a: decodeComparedStretch(wire.a),
+    b: decodeComparedStretch(wire.b),
+  };
+}
+
+/** One of two stretches of time that are compared. Since 2.3. */
+export interface ComparedStretch {
+  /** As it was asked for (`insight/stretches.py`). */
+  asked: string;
+  /** Id of the loader that it is of. */
+  loader: string;
+  /** What it is, in a few words: "epoch 3", "before 2 → 6 workers". */
+  title: string;
+  /** When it begins, by the loader's clock. */
+  start: number;
+  /** When it ends. */
+  end: number;
+  /** Of that, seconds with an epoch under way. */
+  seconds: number;
+  /** What limited training then; without advice. */
+  verdict: Verdict;
+  /** Its rates, to be drawn. */
+  history: History;
+}
+
+export interface ComparedStretchWire extends Omit<ComparedStretch, "verdict"> {
+  verdict: VerdictWire;
+}
+
+export function decodeComparedStretch(wire: ComparedStretchWire): ComparedStretch {
+  return {
+    ...wire,
+    verdict: decodeVerdict(wire.verdict),
+  };
+}
+
+/** One number of two stretches of time. Since 2.3. */
+export interface ComparedNumber {
+  /** What it is called in code: a field of Rates, or `waiting`, `load`, `cost`. */
+  name: string;
+  /** What it is called on a page. */
+  label: string;
+  /** Of the first stretch, its mean; None: not known. Shares of time are 0 to 1, costs are in µs. */
+  a: number | null;
+  /** Of the second stretch. */
+  b: number | null;
+  /** The first one with its unit, as it is read. */
+  a_text: string;
+  /** The second one with its unit. */
+  b_text: string;
+  /** From the first to the second: "+38 %", "−12 points", "2.4 ×"; "no difference": none that counts. */
+  difference: string;
+  /** Whether the second is better; unknown: neither better nor worse, or one of them is not known. */
+  brought: "better" | "same" | "unknown" | "worse";
+}
+
 export type ToViewer = Session | Overview | Detail | Frame | Happened | Gap | CommandChanged | Gone | Pong | Alerts;
 export type ToViewerWire = Session | OverviewWire | DetailWire | FrameWire | HappenedWire | Gap | CommandChanged | Gone | Pong | Alerts;
 
