@@ -1,8 +1,9 @@
 /** Hash routes: they need nothing from the server and survive any proxy prefix. */
 
-export type Route = { page: "overview" } | { page: "loader"; id: string };
+export type Route = { page: "overview" } | { page: "compare" } | { page: "loader"; id: string };
 
 export function parse(hash: string): Route {
+  if (/^#\/compare(?:\?.*)?$/.test(hash)) return { page: "compare" };
   const match = /^#\/loader\/([^/?]+)(?:\?.*)?$/.exec(hash);
   if (match?.[1] === undefined) return { page: "overview" };
   try {
@@ -13,7 +14,13 @@ export function parse(hash: string): Route {
 }
 
 export function href(route: Route): string {
+  if (route.page === "compare") return "#/compare";
   return route.page === "loader" ? `#/loader/${encodeURIComponent(route.id)}` : "#/";
+}
+
+/** The page that compares two stretches of time, written as in `insight/stretches.py`. */
+export function comparing(a: string, b: string): string {
+  return looking(href({ page: "compare" }), { a, b });
 }
 
 /** What of a page is looked at (range, zoom, filter, order), as it stands behind the `?` of an address. */
@@ -32,7 +39,7 @@ export function looking(hash: string, changes: Readonly<Record<string, string | 
     else kept.set(name, value);
   }
   // Commas and colons are safe behind a hash, and a person may have to read it.
-  const query = kept.toString().replaceAll("%2C", ",").replaceAll("%3A", ":");
+  const query = kept.toString().replaceAll("%2C", ",").replaceAll("%3A", ":").replaceAll("%40", "@");
   const [page = ""] = hash.split("?", 1);
   return `${page === "" || page === "#" ? "#/" : page}${query === "" ? "" : `?${query}`}`;
 }

@@ -1,7 +1,9 @@
 import {
   type CommandRecord,
+  type Comparison,
   type History,
   type LoaderDetail,
+  type LoaderRow,
   type Order,
   type Predictions,
   type QuarantinePage,
@@ -94,6 +96,7 @@ export const api = {
     return { name: name ?? "penstock", content: await response.blob() };
   },
 
+  loaders: () => call<LoaderRow[]>("api/loaders?hidden=true"),
   loader: (id: string) => call<LoaderDetail>(of(id)),
 
   history(id: string, from: number, to: number, points: number): Promise<History> {
@@ -114,6 +117,9 @@ export const api = {
 
   predictions: (id: string, workers = "") =>
     call<Predictions>(`${of(id)}/predictions${workers === "" ? "" : `?workers=${workers}`}`),
+
+  /** Two stretches of time side by side, written as in `insight/stretches.py`. */
+  compare: (a: string, b: string) => call<Comparison>(`api/compare?${new URLSearchParams({ a, b })}`),
 
   commands: (id: string) => call<CommandRecord[]>(`${of(id)}/commands`),
 
