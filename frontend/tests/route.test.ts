@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { href, lookIn, looking, pageBehind, parse, secretIn } from "../src/route";
+import { comparing, href, lookIn, looking, pageBehind, parse, secretIn } from "../src/route";
 
 describe("addresses", () => {
   it("name a page and survive any loader name", () => {
@@ -17,6 +17,13 @@ describe("addresses", () => {
     expect(looking(hash, { from: null, to: "", events: null })).toBe(page);
     expect(lookIn(looking("", { filter: "run & rank?#/ü" }))).toEqual({ filter: "run & rank?#/ü" });
     expect(parse(looking("", { filter: "x" }))).toEqual({ page: "overview" });
+  });
+
+  it("name two stretches of time", () => {
+    const hash = comparing("run:0:train@before:17.5", "other");
+    expect(hash).toBe("#/compare?a=run:0:train@before:17.5&b=other");
+    expect(parse(hash)).toEqual({ page: "compare" });
+    expect(lookIn(hash)).toEqual({ a: "run:0:train@before:17.5", b: "other" });
   });
 
   it("take no secret for something to look at", () => {

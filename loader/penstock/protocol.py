@@ -1831,7 +1831,7 @@ class ComparedNumber(Struct, frozen=True):
     b_text: Text
     """The second one with its unit."""
     difference: Text
-    """From the first to the second: "+38 %", "−12 points", "2.4 ×"; "no difference": none that counts."""
+    """From the first to the second: "+38 %", "−12 points", "2.4 ×"; "same": none that counts."""
     brought: Brought
     """Whether the second is better; unknown: neither better nor worse, or one of them is not known."""
 

@@ -20,8 +20,7 @@ from ..registry import Entry
 from ..replies import named_reply
 from ..routes.dependencies import TheBackend, said_once
 from ..security.access import Requires
-from ..store.history import read_history
-from ..store.records import read_events
+from ..store import EventsAsked, HistoryAsked
 
 MODELS = [Comparison]
 POINTS = 400
@@ -68,29 +67,14 @@ def _invalid(name: str, error: ValueError) -> Problem:
 async def _stretch(backend: Backend, name: str, text: str, asked: Asked) -> tuple[ComparedStretch, Means]:
     entry = _entry(backend, asked.who)
     store, now = backend.store, entry.now()
-    records = await store.read(
-        lambda connection: read_events(connection, entry.key, entry.id, kinds=("epoch", "command"), limit=MOST_EVENTS)
-    )
+    records = await store.read_events(EventsAsked(entry.key, entry.id, kinds=("epoch", "command"), limit=MOST_EVENTS))
     events = [msgspec.json.decode(record.body, type=Event) for record in records]
     try:
         found = stretches.find(asked, events)
     except ValueError as error:
         raise _invalid(name, error) from None
-    recent = store.recent(entry.key)
-    history = await store.read(
-        lambda connection: read_history(
-            connection,
-            recent,
-            loader=entry.id,
-            key=entry.key,
-            start=found.start,
-            end=now + 1.0 if found.end is None else found.end,
-            points=POINTS,
-            interval=entry.interval,
-            retention=store.retention,
-            now=now,
-        )
-    )
+    end = now + 1.0 if found.end is None else found.end
+    history = await store.history(HistoryAsked(entry.key, entry.id, found.start, end, POINTS, entry.interval, now))
     snapshot = entry.snapshot
     unknown = [] if snapshot is None or isinstance(snapshot.unknown, msgspec.UnsetType) else snapshot.unknown
     unseen = {number.name for number in NUMBERS if snapshot is not None and not snapshot.knows(number.field)}

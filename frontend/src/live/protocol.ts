@@ -2247,7 +2247,7 @@ export interface ComparedNumber {
   a_text: string;
   /** The second one with its unit. */
   b_text: string;
-  /** From the first to the second: "+38 %", "−12 points", "2.4 ×"; "no difference": none that counts. */
+  /** From the first to the second: "+38 %", "−12 points", "2.4 ×"; "same": none that counts. */
   difference: string;
   /** Whether the second is better; unknown: neither better nor worse, or one of them is not known. */
   brought: "better" | "same" | "unknown" | "worse";

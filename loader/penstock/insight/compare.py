@@ -92,6 +92,8 @@ class Line:
     """What more of it is: better, worse, or neither."""
     share: bool = False
     """It is a share of the time: differences are in points."""
+    exact: bool = False
+    """It is counted, not measured: no difference is chance."""
 
 
 def _waiting(rates: Rates) -> float:
@@ -112,6 +114,10 @@ def _each(name: str) -> Callable[[Rates], float]:
     return lambda rates: 1e6 * float(getattr(rates, name)) / rates.samples if rates.samples > 0 else math.nan
 
 
+def _about(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
 def _rate(unit: str) -> Callable[[float], str]:
     return lambda value: f"{figure(value)} {unit}"
 
@@ -122,7 +128,7 @@ LINES = (
     Line("bytes", "Bytes", lambda rates: rates.bytes, lambda value: f"{size(value)}/s", ("bytes",)),
     Line("waiting", "Training waits for data", _waiting, percent, (), "worse", share=True),
     *(Line(kind.name, f"Time: {kind.word}", _of_time(kind.name), percent, (kind.name,), share=True) for kind in KINDS),
-    Line("workers", "Workers", lambda rates: rates.workers, figure, ("workers",)),
+    Line("workers", "Workers", lambda rates: rates.workers, _about, ("workers",), exact=True),
     Line(
         "load",
         "Workers busy",
@@ -178,6 +184,8 @@ def _judged(more: Brought, grew: bool) -> Brought:
 
 def _sure(line: Line, a: Means, b: Means) -> float:
     """Differences up to this may be chance: relative to the number, or of shares in shares of the time."""
+    if line.exact:
+        return 0.01
     errors = [_error([line.value(part) for part in means.parts], line.share) for means in (a, b)]
     return max(math.hypot(*errors), LEAST_SHARE if line.share else LEAST)
 
@@ -194,7 +202,7 @@ def _error(values: list[float], share: bool) -> float:
 
 def _difference(line: Line, left: float, right: float, same: bool) -> str:
     if same:
-        return "no difference"
+        return "same"
     if line.share:
         points = round(100 * (right - left))
         return f"{'+' if points > 0 else '−'}{abs(points)} points"
