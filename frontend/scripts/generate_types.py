@@ -275,7 +275,7 @@ def generate() -> str:
 def generate_numbers() -> str:
     """The table of numbers, without what only Python does with it."""
     sys.path.insert(0, str(ROOT / "loader"))
-    from penstock.insight.numbers import CHARTS, KINDS, NUMBERS
+    from penstock.insight.numbers import CHARTS, KINDS, NUMBERS, WINDOWS
     from penstock.insight.verdict import LIMITS
 
     def table(name: str, about: str, rows: list[dict[str, Any]]) -> list[str]:
@@ -310,6 +310,8 @@ def generate_numbers() -> str:
     parts += table("CHARTS", "The charts of the loader page, in reading order.", charts)
     limits = [f"  {json.dumps(limit)}: {json.dumps(word)}," for limit, word in LIMITS.items()]
     parts += ["/** What limits, in a word or two. */", "export const LIMITS = {", *limits, "} as const;", ""]
+    windows = [f"  {json.dumps(reason)}: {json.dumps(words)}," for reason, words in WINDOWS.items()]
+    parts += ["/** Why the window is as large as it is. */", "export const WINDOWS = {", *windows, "} as const;", ""]
     return "\n".join(parts)
 
 

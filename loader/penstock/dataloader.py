@@ -21,8 +21,9 @@ from .control import Outcome
 from .engine import Engine
 from .iteration.inline import InlineIterator
 from .iteration.persistent import PersistentEpoch
-from .iteration.pooled import TORCHS_PREFETCH, PooledIterator
+from .iteration.pooled import PooledIterator
 from .iteration.tolerant import TolerantInlineIterator, TolerantPooledIterator
+from .pool.depth import TORCHS
 from .profiling.profile import Profile
 from .profiling.session import Profiling
 from .protocol import Auto, Pause, Prediction, Resize, Resume, Stats
@@ -184,7 +185,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """Have an engine. What torch's `__init__` does is done; `prefetch_factor` is what was given."""
         checked = Options.checked(**options)
         if prefetch_factor is None and self.num_workers > 0:
-            self.prefetch_factor = Assumed(TORCHS_PREFETCH)
+            self.prefetch_factor = Assumed(TORCHS)
         checked.show_on(self)
         self.__dict__["_penstock"] = Engine(self, checked)
 
@@ -220,7 +221,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if self.num_workers == 0:
             return TolerantInlineIterator(self) if tolerant else InlineIterator(self)
         if self.prefetch_factor is None:
-            self.prefetch_factor = Assumed(TORCHS_PREFETCH)  # as torch would have it, had the loader begun with workers
+            self.prefetch_factor = Assumed(TORCHS)  # as torch would have it, had the loader begun with workers
         return TolerantPooledIterator(self) if tolerant else PooledIterator(self)
 
     def __len__(self) -> int:

@@ -40,6 +40,7 @@ from .iteration.base import EpochIterator
 from .iteration.inline import ROOTS as INLINE
 from .iteration.pooled import PooledIterator
 from .pool.crews.threads import ROOTS as THREADS
+from .pool.depth import Depth
 from .pool.pool import wait_for_pools
 from .profiling.profile import Profile
 from .profiling.session import LAST_WORDS, Profiling
@@ -115,6 +116,8 @@ class Engine:
         self.is_iterable = isinstance(loader.dataset, IterableDataset)
         self.gate = Gate()
         self.ledger.hangs = HangWatch(int(self.options.stack_after * 1e9), self.ledger.recording.turns)
+        self.depth = Depth()
+        """How deep the windows of its pools are."""
         self.lookout = Lookout(self)
         self.publisher: Any = None
         """None: not decided yet; False: none."""

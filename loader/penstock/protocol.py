@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-PROTOCOL = (2, 3)
+PROTOCOL = (2, 4)
 """This description's version: (major, minor)."""
 
 MAX_MESSAGE = 1 << 20
@@ -78,6 +78,12 @@ PinMode = Literal["off", "accelerator", "mlock", "none"]
 none: asked for, but neither was possible."""
 
 
+WindowReason = Literal["", "start", "grown", "most", "memory", "given"]
+"""Why the window is as large as it is. start: as many tasks as torch has; nothing showed that more would help. grown:
+training waited although workers could have made more. most: grown as far as it ever does. memory: it would have grown
+further, but for the memory budget. given: by `prefetch_factor`. Empty: there is none, or the loader does not tell."""
+
+
 # ---------------------------------------------------------------------------------------------- snapshots
 
 
@@ -108,6 +114,8 @@ class Queues(Struct, frozen=True, array_like=True, gc=False):
     """Size of all finished batches in the pipeline (reorder buffer, pin stage, data queue)."""
     memory_budget: Count = 0
     """Byte limit for finished batches that training has not taken."""
+    window_reason: WindowReason = ""
+    """Why the window is as large as it is. Since 2.4."""
 
 
 class Times(Struct, frozen=True, array_like=True, gc=False):

@@ -511,7 +511,7 @@ def test_a_newer_pause_replaces_the_time_of_the_older(loaders: Loaders, workers:
 
 def test_training_goes_on_with_what_is_finished_and_then_waits(loaders: Loaders, tmp_path: Path) -> None:
     dataset = Held(tmp_path, {5})
-    loader = loaders(dataset, num_workers=1)
+    loader = loaders(dataset, num_workers=1, prefetch_factor=8)
     iterator = iter(loader)
     dataset.await_held(5)
     loader.pause()
@@ -530,7 +530,7 @@ def test_training_goes_on_with_what_is_finished_and_then_waits(loaders: Loaders,
 
 
 def test_a_persistent_pool_resumed_between_epochs_goes_on(loaders: Loaders) -> None:
-    loader = loaders(Samples("int", 8), num_workers=1, persistent_workers=True)
+    loader = loaders(Samples("int", 8), num_workers=1, persistent_workers=True, prefetch_factor=8)
     iterator = iter(loader)
     next(iterator)
     wait_until(lambda: loader.stats().queues.data == 7, "the rest of the epoch")
@@ -722,7 +722,7 @@ def test_refresh_does_not_change_the_random_stream(loaders: Loaders) -> None:
 def test_a_batch_of_an_epoch_that_was_left_holds_nothing_up(loaders: Loaders, tmp_path: Path, held: int) -> None:
     """The worker that is still at it may be handed the batch of the same number of the next epoch."""
     dataset = HeldOnce(tmp_path, {held}, 8)
-    loader = loaders(dataset, num_workers=2, persistent_workers=True)
+    loader = loaders(dataset, num_workers=2, persistent_workers=True, prefetch_factor=4)
     iterator = iter(loader)
     assert next(iterator)[0].item() == 0
     dataset.await_held(held)

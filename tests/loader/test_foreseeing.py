@@ -387,7 +387,7 @@ def test_an_error_in_a_foreseen_batch_comes_in_its_place(outcomes: list[bool]) -
     with make(Failing(24, bad=3), batch_size=2) as train:
         good = [[each, each + 1] for each in range(0, 24, 2)]
         for _ in range(3):
-            got = drain(train, before_last=lambda: wait_for_foreseen(train))
+            got = drain(train, before_last=lambda: wait_for_foreseen(train, DEPTH - 1))
             assert "sample 3 is bad" in str(got[1]) or "ValueError" in str(got[1])
             assert [got[0], *got[2:]] == [good[0], *good[2:]]
         assert train.stats().errors.count == 3
@@ -397,7 +397,7 @@ def test_an_error_in_a_foreseen_batch_comes_in_its_place(outcomes: list[bool]) -
 def test_an_error_in_a_batch_that_is_thrown_away_never_comes(outcomes: list[bool]) -> None:
     order = list(range(24))
     with make(Failing(25, bad=3), batch_size=2, sampler=order) as train:
-        drain(train, before_last=lambda: wait_for_foreseen(train))
+        drain(train, before_last=lambda: wait_for_foreseen(train, DEPTH - 1))
         order[3] = 24
         assert drain(train)[1] == [2, 24]
         assert train.stats().errors.count == 1

@@ -116,7 +116,8 @@ def finished_bytes(iterator: Any) -> int:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_finished_batches_stay_within_the_budget(dataset: Any, workers: int) -> None:
     budget = 1_300_000
-    iterator = iter(DataLoader(dataset, batch_size=None, num_workers=workers, memory_budget=budget))
+    options: Any = {"num_workers": workers, "memory_budget": budget, "prefetch_factor": 100}
+    iterator = iter(DataLoader(dataset, batch_size=None, **options))
     for step, _ in zip(range(30), iterator, strict=False):
         if step % 5 == 0:
             wait_until(lambda: finished_bytes(iterator) > budget / 4, "a pool that runs ahead")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.insight.numbers import KINDS, alive
+from penstock.insight.numbers import KINDS, WINDOWS, alive
 from penstock.insight.words import NOTHING, clock, count, duration, figure, micros, percent, percents, plural, size
 from penstock.protocol import Config, Stage, Verdict
 
@@ -160,7 +160,8 @@ def pipeline(facts: LoaderFacts, limiting: Stage | None, columns: int) -> list[L
         return list(rows)
     if not knows("queues"):
         return list(rows[:2])
-    note = f"in flight {count(queues.in_flight)} of {count(queues.window)}"
+    why = f" ({WINDOWS[queues.window_reason]})" if queues.window_reason else ""
+    note = f"in flight {count(queues.in_flight)} of {count(queues.window)}{why}"
     held = f"finished {size(queues.finished_bytes)} of {size(queues.memory_budget)}"
     return [*rows[:2], line(Span(f"{note} · {held}" if queues.memory_budget else note, "dim"))]
 

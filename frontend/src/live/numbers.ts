@@ -66,3 +66,13 @@ export const LIMITS = {
   "startup": "starting up",
   "failure": "errors",
 } as const;
+
+/** Why the window is as large as it is. */
+export const WINDOWS = {
+  "": "",
+  "start": "as small as torch's",
+  "grown": "grown: training waited",
+  "most": "grown to the most",
+  "memory": "as the budget allows",
+  "given": "by prefetch_factor",
+} as const;

@@ -1,5 +1,6 @@
 import { bytes, bytesText, count, figure, micros } from "../format";
 import { knows } from "./known";
+import { WINDOWS } from "./numbers";
 import type { Config, PinStage, Rates, Snapshot, Verdict } from "./protocol";
 import type { WorkerLine } from "./workers";
 
@@ -14,7 +15,7 @@ export interface Stage {
   value: string;
   /** What it counts. */
   note: string;
-  /** How fast it passes batches on. */
+  /** How fast it passes batches on; or, of the window, why it is as large as it is. */
   rate: string;
   /** How full or how busy, 0 to 1. */
   fill: number;
@@ -80,7 +81,7 @@ export function stages(facts: PipelineFacts): Stage[] {
       label: "Index queues",
       value: count(queues.index),
       note: `${count(queues.in_flight)} of ${count(queues.window)} in flight`,
-      rate: yielded,
+      rate: WINDOWS[queues.window_reason] || yielded,
       fill: queues.in_flight / window,
     },
     {

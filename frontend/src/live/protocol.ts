@@ -3,7 +3,7 @@
 // `X` is what the code uses, with names. `XWire` is what arrives: array_like structs are arrays in field
 // order. `decodeX` turns the one into the other; fields that an older sender left out get their defaults.
 
-export const PROTOCOL = [2, 3] as const;
+export const PROTOCOL = [2, 4] as const;
 export const MAX_WORKERS = 1024;
 
 /** Which loader of which process of which run it is. */
@@ -207,6 +207,8 @@ export interface Queues {
   finished_bytes: number;
   /** Byte limit for finished batches that training has not taken. */
   memory_budget: number;
+  /** Why the window is as large as it is. Since 2.4. */
+  window_reason: "" | "given" | "grown" | "memory" | "most" | "start";
 }
 
 export type QueuesWire = [
@@ -222,6 +224,7 @@ export type QueuesWire = [
   slots_bytes?: number,
   finished_bytes?: number,
   memory_budget?: number,
+  window_reason?: "" | "given" | "grown" | "memory" | "most" | "start",
 ];
 
 export const QueuesFields = [
@@ -237,6 +240,7 @@ export const QueuesFields = [
   "slots_bytes",
   "finished_bytes",
   "memory_budget",
+  "window_reason",
 ] as const satisfies readonly (keyof Queues)[];
 
 export function decodeQueues(wire: QueuesWire): Queues {
@@ -253,6 +257,7 @@ export function decodeQueues(wire: QueuesWire): Queues {
     slots_bytes: wire[9] ?? 0,
     finished_bytes: wire[10] ?? 0,
     memory_budget: wire[11] ?? 0,
+    window_reason: wire[12] ?? "",
   };
 }
 

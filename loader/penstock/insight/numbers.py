@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ..protocol import Snapshot, Worker
+from ..protocol import Snapshot, WindowReason, Worker
 
 
 class Kind(NamedTuple):
@@ -35,6 +35,17 @@ KINDS = (
     Kind("sampler", "sampler", "drawing from the sampler, which runs in the training thread", waiting=True),
 )
 """Every moment of the training thread is of one of these kinds. They are always shown in this order."""
+
+
+WINDOWS: dict[WindowReason, str] = {
+    "": "",
+    "start": "as small as torch's",
+    "grown": "grown: training waited",
+    "most": "grown to the most",
+    "memory": "as the budget allows",
+    "given": "by prefetch_factor",
+}
+"""Why the window is as large as it is, in a few words."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from ..pool.conductor import HURRY
 from ..pool.crews.crew import Crew
 from ..pool.crews.processes import ProcessCrew
 from ..pool.crews.threads import ThreadCrew
+from ..pool.depth import TORCHS
 from ..pool.epoch import Epoch
 from ..pool.inbox import Inbox
 from ..pool.observer import Cause
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 
 MOST_INDICES = 1 << 16
 """Sample indices drawn ahead at the most, unless two batches a worker need more."""
-
-TORCHS_PREFETCH = 2
-"""Tasks a worker that torch draws ahead where nothing is given."""
 
 LOST = b"lost"
 """In place of the state of a shard whose worker died."""
@@ -117,6 +115,8 @@ class PooledIterator(EpochIterator):
 
     def _make_pool(self, loader: DataLoader[Any]) -> Pool:
         options = self._engine.options
+        depth = self._engine.depth
+        depth.given = self._engine.given_prefetch_factor()
         budget, ceiling = memory_limits(options.memory_budget)
         self._hold_bytes = max(budget // 4, 1)
         self._engine.note_dataset(self._dataset)
@@ -147,7 +147,8 @@ class PooledIterator(EpochIterator):
                 max_workers=max(options.max_workers, loader.num_workers),
                 max_retries=options.max_retries,
                 in_order=loader.in_order,
-                prefetch_factor=self._engine.given_prefetch_factor(),
+                prefetch_factor=depth.given,
+                depth=depth,
                 budget=budget,
                 ceiling=ceiling,
                 pin_mode=self.pin_mode,
@@ -234,14 +235,14 @@ class PooledIterator(EpochIterator):
         given = self.pool.settings.prefetch_factor
         if given is None and self._fixed:
             return self.pool.limit_tasks(workers)
-        return (given or TORCHS_PREFETCH) * workers
+        return (given or TORCHS) * workers
 
     def _draw_ahead(self, workers: int) -> None:
         """Draw the first tasks. How many does not depend on timing, so neither do generators."""
         start = time.monotonic_ns()
         most = self._most(self._depth(workers), 0)
         drawn = indices = 0
-        while drawn < most and (drawn < TORCHS_PREFETCH * workers or indices < MOST_INDICES):
+        while drawn < most and (drawn < TORCHS * workers or indices < MOST_INDICES):
             task = self._draw()
             if task is None:
                 break
@@ -260,7 +261,7 @@ class PooledIterator(EpochIterator):
             return
         wanted, workers = self._ahead, self.pool.conductor.target
         if workers > self._ahead_for:
-            more = TORCHS_PREFETCH * workers if self._fixed else self._depth(workers)
+            more = TORCHS * workers if self._fixed else self._depth(workers)
             wanted = max(wanted, more)
         wanted = self._most(wanted, self.place.batch + 1)
         if self._fixed:
@@ -284,12 +285,12 @@ class PooledIterator(EpochIterator):
         """
         if self._length is None:
             return taken + ahead
-        return min(taken + ahead, max(self._length, taken + TORCHS_PREFETCH * self._ahead_for))
+        return min(taken + ahead, max(self._length, taken + TORCHS * self._ahead_for))
 
     def _look_ahead(self) -> None:
         """All tasks of the epoch are drawn: have the first ones of the next made, if they can be foreseen."""
         edge, workers = self._edge, self.pool.conductor.target
-        depth = (self.pool.settings.prefetch_factor or TORCHS_PREFETCH) * workers
+        depth = (self.pool.settings.prefetch_factor or TORCHS) * workers
         if edge is None or self._sampler_error is not None:
             return
         if not edge.is_due(self._drawn - self.place.batch - 1, depth):

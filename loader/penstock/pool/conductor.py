@@ -55,6 +55,7 @@ from .crews.reports import (
     Report,
     Up,
 )  # fmt: skip
+from .depth import Depth
 from .dispatch import Dispatcher
 from .epoch import Epoch
 from .glances import Glances
@@ -99,7 +100,7 @@ class Conductor(threading.Thread):
         workers: int,
         most: int,
         max_retries: int,
-        prefetch_factor: int | None,
+        depth: Depth,
         pin: Callable[[Epoch, list[Finished]], None] | None,
         at_end: Callable[[Conductor], None],
         observer: Observer,
@@ -130,7 +131,7 @@ class Conductor(threading.Thread):
         """How many were, in all."""
         self._inbox = inbox
         self.doorbell = inbox.doorbell
-        self.dispatcher = Dispatcher(crews, self.roster, prefetch_factor)
+        self.dispatcher = Dispatcher(crews, self.roster, depth)
         self.waits = Waits(self.roster, observer)
         self._requests: deque[Request] = deque()
         self._looks = Looks(self.roster)
@@ -233,6 +234,8 @@ class Conductor(threading.Thread):
         wanted = None if epoch is None or epoch.abandoned else epoch
         if (wanted is not None or foreseen is not None) and not self.paused:
             self.dispatcher.dispatch(wanted, self.target, foreseen)
+            if wanted is not None and self.dispatcher.weigh(wanted, self.target, self.waits.lack(wanted)):
+                self.dispatcher.dispatch(wanted, self.target, foreseen)
         if wanted is not None and not self.paused:
             self._glances.look(wanted, woken=bool(reports))
         if epoch is not None:
@@ -299,6 +302,7 @@ class Conductor(threading.Thread):
             _discard(foreseen)
         self.epoch = epoch
         self.target = workers
+        self.dispatcher.depth.rest()
         self.observer.epoch_began(self.roster.costs())
         self._arrivals.tell(epoch)
         for crew in self.crews:
@@ -346,6 +350,7 @@ class Conductor(threading.Thread):
 
     def _steer_all(self, order: Order) -> None:
         self.paused = order == Order.HOLD
+        self.dispatcher.depth.rest()
         for worker in self.roster:
             if not worker.leaving:
                 worker.steer(order)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from operator import attrgetter
 
 from .crews.crew import Crew, Worker
+from .depth import TORCHS, Depth
 from .epoch import Epoch
 from .roster import Roster
 from .window import Task, Window
@@ -18,29 +21,23 @@ AHEAD = 4_000_000
 SLOW = 5_000_000
 """A batch that has taken so many ns is slow: nothing is to wait behind it."""
 
-LOOKAHEAD = 512
-"""Batches that may be in flight unless `prefetch_factor` says otherwise; the memory budget usually bites first."""
-
 _load = attrgetter("outstanding")
-
-
-def limit_tasks(prefetch_factor: int | None, workers: int) -> int:
-    """How many tasks may be in flight with so many workers."""
-    return max(LOOKAHEAD, 2 * workers) if prefetch_factor is None else prefetch_factor * workers
 
 
 class Dispatcher:
     """Hands tasks to workers, and takes back those that lie behind a slow batch."""
 
-    def __init__(self, crews: Sequence[Crew], roster: Roster, prefetch_factor: int | None) -> None:
+    def __init__(self, crews: Sequence[Crew], roster: Roster, depth: Depth) -> None:
         self.hungry = False
         """Workers could take more tasks than there were: the iterating thread should ring when it has some."""
         self.look_again = False
         """Somebody has nothing to do, and tasks may soon have to be recalled from somebody else."""
         self._crews = crews
         self._roster = roster
-        self._prefetch_factor = prefetch_factor
+        self.depth = depth
         self._task_ns = 0.0
+        self._room = 0
+        """Bytes of memory that the largest batch so far has travelled in, at the most."""
 
     def learn(self, nanoseconds: int) -> None:
         """A task took so long."""
@@ -54,12 +51,39 @@ class Dispatcher:
         workers = [w for w in self._roster if w.up and not w.leaving and not w.closed]
         windows = [each.window for each in (epoch, foreseen) if each is not None]
         for window in windows:
-            window.limits.tasks = limit_tasks(self._prefetch_factor, target)
-            window.limits.floor = 2 * target
+            window.limits.tasks = self.depth.tasks(target)
+            window.limits.floor = TORCHS * target
         self._hand_out_all(epoch, foreseen, workers)
         self.look_again = False
         if windows[0].shared and self._recall_stuck(windows, workers):
             self._hand_out_all(epoch, foreseen, workers)
+        for worker in workers:
+            if worker.outstanding:
+                worker.restock()
+
+    def weigh(self, epoch: Epoch, target: int, waits: bool) -> bool:
+        """After tasks were handed out: should the window be larger or smaller? `waits`: training does, for a batch.
+
+        Returns whether it has changed, so that tasks can be handed out again.
+        """
+        window, depth = epoch.window, self.depth
+        held_back, before = 0, depth.tasks(target)
+        for worker in self._roster:
+            if worker.up and not worker.leaving and not worker.closed and not worker.outstanding:
+                held_back += window.has_waiting(window.owner(worker))
+        if held_back and not window.has_memory(epoch.taken, epoch.taken_bytes):
+            held_back = 0
+        depth.look(
+            time.monotonic_ns(),
+            target,
+            waits=waits,
+            held_back=held_back,
+            batch_ns=self._task_ns,
+            largest=window.largest,
+            budget=window.limits.effective(window.largest),
+            finished=window.held + window.delivered - epoch.taken if window.has_waiting() else None,
+        )
+        return depth.tasks(target) > before
 
     def _hand_out_all(self, epoch: Epoch | None, foreseen: Epoch | None, workers: list[Worker]) -> None:
         if epoch is not None:
@@ -73,12 +97,15 @@ class Dispatcher:
 
     def _hand_out(self, epoch: Epoch, workers: list[Worker], taken: int, taken_bytes: int) -> None:
         window = epoch.window
-        depth = self._depth()
+        depth, share = self._depth(), self._share(window)
         parcels: dict[Worker, list[Task]] = {}
         while workers:
             worker = min(workers, key=_load)
             if worker.outstanding >= depth:
                 break
+            if worker.outstanding + worker.unread() >= share and not window.was_taken_back():
+                workers.remove(worker)
+                continue
             task = window.next_task(window.owner(worker), taken, taken_bytes)
             if task is None:
                 if window.shared:
@@ -93,11 +120,13 @@ class Dispatcher:
             worker.outstanding += 1
             worker.dispatched += 1
         self.hungry = not workers or min(workers, key=_load).outstanding < depth
-        if parcels:
+        # A slot may have room for a quarter more than what is in it; while no size is known, nothing is given up.
+        self._room = max(self._room, window.largest * 5 // 4)
+        if parcels and self._room:
             for crew in self._crews:
-                crew.limit(2 * window.limits.effective(window.largest))
-            for worker, tasks in parcels.items():
-                worker.give(epoch.number, tasks)
+                crew.limit((window.limits.tasks + window.limits.floor) * self._room)
+        for worker, tasks in parcels.items():
+            worker.give(epoch.number, tasks)
 
     def _recall_stuck(self, windows: list[Window], workers: list[Worker]) -> bool:
         """Take tasks back that lie behind a slow batch while another worker has nothing to do."""
@@ -137,6 +166,18 @@ class Dispatcher:
             worker.void = worker.outstanding
             worker.recalled = worker.dispatched
             worker.recall()
+
+    def _share(self, window: Window) -> int:
+        """How many tasks one worker may have in flight, as far as their batches take memory of its own.
+
+        Memory that one worker does not need is none that another could use, so each has its part of the window, as in
+        torch. Where that would leave somebody without work the window grows (`depth`). Nothing waits for itself: if all
+        have their part, either a worker is at a batch, or training can take one, for the next is finished or was taken
+        back, and that is handed out in any case. Of shards the same could not be said.
+        """
+        limits = window.limits
+        # Two at the least: one of them may be a batch that training looks at, and a worker always gets a task then.
+        return max(-(-limits.tasks * TORCHS // max(limits.floor, 1)), 2) if window.shared else sys.maxsize
 
     def _depth(self) -> int:
         """How many tasks a worker may have at a time, the one it works at included."""

@@ -87,8 +87,11 @@ class MapWindow(Tally):
             return self._by_batch.get(self.next_batch)
         return min(self._by_batch.values(), key=lambda task: task.batch, default=None)
 
-    def has_waiting(self) -> bool:
+    def has_waiting(self, worker: int | None = None) -> bool:  # noqa: ARG002
         return bool(self.waiting or self._taken_back)
+
+    def was_taken_back(self) -> bool:
+        return bool(self._taken_back)
 
     def drain(self) -> list[Finished]:
         held = list(self._held.values())

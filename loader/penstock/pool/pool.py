@@ -21,7 +21,7 @@ from ..protocol import PinMode
 from ..taking import popping
 from .conductor import HURRY, Conductor
 from .crews.crew import Crew
-from .dispatch import limit_tasks
+from .depth import TORCHS, Depth, most_tasks
 from .epoch import Epoch
 from .inbox import Inbox
 from .looks import Seen
@@ -66,7 +66,7 @@ class Settings:
     max_retries: int
     in_order: bool
     prefetch_factor: int | None
-    """Tasks in flight per worker; None: as many as the memory budget allows."""
+    """Tasks in flight per worker; None: as many as `depth` finds."""
     budget: int
     """Bytes of finished batches;"""
     ceiling: int
@@ -76,6 +76,8 @@ class Settings:
     """Told of everything that happens."""
     family: object
     """The pools of one loader have the same one. It leads neither to a pool nor to the loader."""
+    depth: Depth
+    """How deep the window is; the pools of one loader have the same one."""
     sample_timeout: float | None = None
     """Seconds that a sample of a map-style dataset may take before its worker is ended."""
 
@@ -144,7 +146,7 @@ class Pool:
             settings.workers,
             2 * settings.max_workers,
             settings.max_retries,
-            settings.prefetch_factor,
+            settings.depth,
             self.pin.put if self.pin is not None else None,
             functools.partial(_release, self.pin),
             settings.observer,
@@ -163,8 +165,8 @@ class Pool:
         return epoch is not None and epoch.error is not None
 
     def limit_tasks(self, workers: int) -> int:
-        """How many tasks may be in flight with so many workers."""
-        return limit_tasks(self.settings.prefetch_factor, workers)
+        """How many tasks may ever be in flight with so many workers."""
+        return most_tasks(self.settings.prefetch_factor, workers)
 
     def prepare(
         self,
@@ -182,7 +184,7 @@ class Pool:
         `shared_seed` is for DataPipes.
         """
         settings = self.settings
-        limits = Limits(self.limit_tasks(workers), settings.budget, settings.ceiling, 2 * workers)
+        limits = Limits(settings.depth.tasks(workers), settings.budget, settings.ceiling, TORCHS * workers)
         window: Window
         if settings.recipe.iterable:
             saved = [None] * workers if shards is None else shards

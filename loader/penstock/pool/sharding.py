@@ -185,9 +185,12 @@ class ShardedWindow(Tally):
         shard = self._expected()
         return shard.out[min(shard.out)] if shard is not None and shard.out else None
 
-    def has_waiting(self) -> bool:
+    def has_waiting(self, worker: int | None = None) -> bool:
         """A shard that has not ended may always be asked for more."""
-        return True
+        return worker is None or bool(self.of(worker))
+
+    def was_taken_back(self) -> bool:
+        return False
 
     def drain(self) -> list[Finished]:
         held = [finished for shard in self.shards for finished in shard.finished]

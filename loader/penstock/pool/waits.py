@@ -30,6 +30,10 @@ class Waits:
             return Cause.REORDER_STALL
         return Cause.STARVATION if epoch.finished else Cause.STARTUP
 
+    def lack(self, epoch: Epoch) -> bool:
+        """Does training wait because a batch is not finished? The first of an epoch says nothing."""
+        return epoch.signal.waiting and epoch.finished > 0 and epoch.pin_entered == epoch.pin_left
+
     def explain(self, epoch: Epoch, paused: bool) -> None:
         """Tell the epoch's time account why it waits, if it does, and the observer of a reorder stall."""
         now, observer = time.monotonic_ns(), self._observer

@@ -13,6 +13,8 @@ Why nothing is lost, doubled, out of order or stuck:
 4. The finished bytes stay within the budget, because a task is granted only if all finished batches, and all
    unfinished ones taken at the size of the largest seen, would still fit.
 
+How many tasks may be in flight is found in `depth`.
+
 There are two kinds: `map_window`, of which the argument above speaks, and `sharding`, for iterable-style datasets.
 """
 
@@ -85,10 +87,10 @@ class Limits:
 
     def allow(self, in_flight: int, unfinished: int, finished_bytes: int, largest: int) -> bool:
         """May one more task go out?"""
-        if in_flight == 0:
-            return True
-        if in_flight >= self.tasks:
-            return False
+        return in_flight == 0 or (in_flight < self.tasks and self.fits(in_flight, unfinished, finished_bytes, largest))
+
+    def fits(self, in_flight: int, unfinished: int, finished_bytes: int, largest: int) -> bool:
+        """Is there memory for one more, whatever their number?"""
         if largest == 0:
             # Nothing is known of the size yet; a budget that may stretch allows what torch would.
             return self.ceiling > self.budget and in_flight < self.floor
@@ -158,8 +160,14 @@ class Window(Protocol):
     def has_room(self, taken: int, taken_bytes: int) -> bool:
         """May one more task go out, given how much the iterating thread has taken?"""
 
-    def has_waiting(self) -> bool:
-        """Is there a task that no worker has?"""
+    def has_memory(self, taken: int, taken_bytes: int) -> bool:
+        """Is there memory for one more batch, whatever the number of tasks? False while no size is known."""
+
+    def has_waiting(self, worker: int | None = None) -> bool:
+        """Is there a task that no worker has, and this one could?"""
+
+    def was_taken_back(self) -> bool:
+        """Is there one that was taken back, for which training may wait?"""
 
     def drain(self) -> list[Finished]:
         """Empty the reorder buffer: nobody will take what is in it."""
@@ -209,6 +217,12 @@ class Tally:
             # Batches that do not tell their size: as many as torch has.
             return in_flight == 0 or in_flight < min(self.limits.floor, self.limits.tasks)
         return self.limits.allow(in_flight, self.unfinished, finished_bytes, self.largest)
+
+    def has_memory(self, taken: int, taken_bytes: int) -> bool:
+        """Is there memory for one more batch, whatever the number of tasks? False while no size is known."""
+        in_flight = self.unfinished + self.held + self.delivered - taken
+        finished_bytes = self.held_bytes + self.delivered_bytes - taken_bytes
+        return self.largest > 0 and self.limits.fits(in_flight, self.unfinished, finished_bytes, self.largest)
 
     def _hold(self, finished: Finished) -> None:
         """A batch goes into the reorder buffer."""

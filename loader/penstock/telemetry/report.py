@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from ..insight.numbers import KINDS
+from ..insight.numbers import KINDS, WINDOWS
 from ..insight.occupation import occupation
 from ..insight.shares import of_times
 from ..insight.words import NOTHING as UNKNOWN
@@ -77,7 +77,8 @@ def _queues(snapshot: Snapshot) -> str:
     if not snapshot.knows("queues"):
         return UNKNOWN
     index, pin, data = (_known(snapshot, f"queues.{n}", str(getattr(q, n))) for n in ("index", "pin", "data"))
-    return f"index {index}, in flight {q.in_flight} of {q.window}, reorder {q.reorder}, pin {pin}, data {data}"
+    why = f" ({WINDOWS[q.window_reason]})" if q.window_reason else ""
+    return f"index {index}, in flight {q.in_flight} of {q.window}{why}, reorder {q.reorder}, pin {pin}, data {data}"
 
 
 def _memory(snapshot: Snapshot) -> str:

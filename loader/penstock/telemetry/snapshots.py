@@ -7,7 +7,7 @@ read; each by itself is right.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
@@ -133,7 +133,7 @@ def _samples(
     return ledger.cost, ledger.slowest
 
 
-def _slots(conductor: Conductor | None) -> dict[str, int]:
+def _slots(conductor: Conductor | None) -> dict[str, Any]:
     crews = [] if conductor is None else [crew.memory() for crew in conductor.crews]
     return {
         "slots_used": sum(memory.used for memory in crews),
@@ -161,6 +161,7 @@ def _queues(conductor: Conductor) -> Queues | None:
         data=len(epoch.ready),
         finished_bytes=max(window.held_bytes + window.delivered_bytes - epoch.taken_bytes, 0),
         memory_budget=limits.effective(window.largest),
+        window_reason=conductor.dispatcher.depth.reason(conductor.target),
         **_slots(conductor),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.pool.crews.crew import Crew, Memory, Order, Progress, Worker
@@ -43,6 +44,10 @@ class FakeWorker(Worker):
 
     def give(self, epoch: int, tasks: list[Task]) -> None:
         self.given.extend(Given(epoch, task.batch, task.shard, task.indices, task.number) for task in tasks)
+
+    def unread(self) -> int:
+        """As if some of the batches that training has not taken were in memory of its own."""
+        return min(self.crew.schedule.randint(0, 3), self.crew.untaken())
 
     def adopt(self, epoch: int, shard: int, state: Any) -> None:
         for each in [each for each in self.given if each.shard == shard]:
@@ -135,6 +140,8 @@ class FakeCrew(Crew):
         self.epoch = -1
         self.alive = False
         self.ended = False
+        self.untaken: Callable[[], int] = lambda: 0
+        """How many finished batches there are that training has not taken."""
 
     def revive(self, recipe: object) -> None:
         del recipe

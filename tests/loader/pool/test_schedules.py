@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from penstock.control import Ticket
 from penstock.pool.conductor import Conductor
+from penstock.pool.depth import Depth
 from penstock.pool.epoch import Epoch
 from penstock.pool.inbox import Inbox
 from penstock.pool.map_window import MapWindow
@@ -45,7 +46,7 @@ class Trial:
             workers,
             16,
             retries,
-            3,
+            Depth(schedule.choice([None, 3])),
             None,
             lambda _: None,
             PoolObserver(self.ledger, 1, 0, 10**18),
@@ -53,9 +54,15 @@ class Trial:
         )
         for crew in self.crews:
             crew.revive(None)
+            crew.untaken = self.untaken
         self.epoch: Any = None
         self.got: list[Any] = []
         self.deaths = 0
+
+    def untaken(self) -> int:
+        """Finished batches that training has not taken."""
+        window = self.epoch.window
+        return int(window.held + window.delivered - self.epoch.taken)
 
     def begin(self, number: int, window: Window, workers: int) -> None:
         self.epoch = Epoch(number, window, TimeAccount())

@@ -104,7 +104,7 @@ def test_a_thread_that_hangs_is_said_to_stay(loaders: Loaders, tmp_path: Path, c
 
 
 class Collecting(Samples):
-    """Garbage is collected while its sample 3 is made, and nowhere else."""
+    """Garbage is collected while its sample 1 is made, and nowhere else."""
 
     def __init__(self) -> None:
         super().__init__(length=400)
@@ -112,7 +112,7 @@ class Collecting(Samples):
         self.collected = threading.Event()
 
     def __getitem__(self, key: int) -> Any:
-        if key == 3:
+        if key == 1:
             assert self.left.wait(PATIENCE)
             gc.collect()
             self.collected.set()

@@ -121,6 +121,19 @@ class Worker(ABC):
         """Tasks in its index queue, without those that were taken back. Any thread may ask."""
         return max(self.dispatched - max(self.started(), self.recalled), 0)
 
+    def unread(self) -> int:
+        """Batches that it has finished, that take memory of its own, and that training has not taken. Asked often.
+
+        Where training has taken all of them it is one at the most.
+        """
+        return 0
+
+    def restock(self) -> None:  # noqa: B027
+        """Give memory back to it that training has done with, if it has none for its next batch.
+
+        Called after every hand-out if it has a task.
+        """
+
     @abstractmethod
     def give(self, epoch: int, tasks: list[Task]) -> None:
         """Put tasks into its index queue. Called with every hand-out: a few tasks at a time, many times a second."""
@@ -230,7 +243,10 @@ class Crew(ABC):
 
     @abstractmethod
     def limit(self, nbytes: int) -> None:
-        """Free memory in which batches travel may be kept up to so many bytes. Called before every hand-out."""
+        """Memory in which batches travel, but for what training looks at, may be kept up to so many bytes.
+
+        Called before every hand-out.
+        """
 
     @abstractmethod
     def memory(self) -> Memory:

@@ -71,6 +71,13 @@ class ProcessWorker(BoardWorker):
         self.congested = False
         """The socket does not take more at the moment."""
 
+    def unread(self) -> int:
+        return self.slots.unread()
+
+    def restock(self) -> None:
+        if self.slots.is_short():
+            self.send(Tasks([], *self.slots.collect(), self._crew.trim))
+
     def give(self, epoch: int, tasks: list[Task]) -> None:
         self.send(Tasks(parcels(epoch, tasks), *self.slots.collect(), self._crew.trim))
 
@@ -273,7 +280,7 @@ class ProcessCrew(Crew):
         self.board.publish_bases(bases)
 
     def limit(self, nbytes: int) -> None:
-        self.trim = sum([worker.slots.bytes for worker in self._workers.values()]) > nbytes
+        self.trim = sum([worker.slots.ours() for worker in self._workers.values()]) > nbytes
 
     def memory(self) -> Memory:
         tables = [worker.slots for worker in list(self._workers.values())]

@@ -10,8 +10,8 @@ The life of a slot, as an argument that can be checked:
 3. A slot that was leased while this process forked is not used again: the child may look at it for ever.
 4. A lease ends when the exported buffer dies, that is with the last tensor or array that refers to it, in whatever
    thread that happens. The end does nothing but append to a deque. The conductor sends the slots' numbers with the
-   next task, and `SlotStore.release` makes the slots free. So a slot is written again only after
-   every view of it is dead.
+   next task, or before if the worker has no free one (a new one costs far more than a message), and
+   `SlotStore.release` makes the slots free. So a slot is written again only after every view of it is dead.
 5. A slot at which the worker itself still looks, because a collate_fn keeps what it made, is not used again either.
 6. A result that is never decoded (an abandoned epoch, a batch from a worker that lost it) is given back by
    `SlotTable.give_back`. So no slot is lost while its worker lives.
@@ -254,6 +254,23 @@ class SlotTable:
         for number in spoiled:
             self.drop(number)
         return returned, spoiled
+
+    def unread(self) -> int:
+        """Slots that carry a batch which training has not taken.
+
+        Training looks at one batch, and for a moment, while it takes the next, at two: then that is one more, so that
+        no slot is made for the sake of that moment. Where training keeps more, they do not count.
+        """
+        looked_at = 1 if self.held() > 1 else 0
+        return max(self._filled - len(self._returned) - len(self._leases), 0) + looked_at
+
+    def is_short(self) -> bool:
+        """Has the worker no free slot, as far as is known here, and are there some that came back?"""
+        return self._filled >= len(self._mappings) and bool(self._returned or self._ended)
+
+    def ours(self) -> int:
+        """Bytes in the slots that training does not look at, about: they are nearly all of one size."""
+        return self.bytes * (len(self) - self.held()) // max(len(self), 1)
 
     def held(self) -> int:
         """Slots that training still looks at."""
