@@ -11,6 +11,7 @@ from typing import cast
 
 import msgspec
 from msgspec import UNSET
+from penstock.insight.cheaper import Cheaper
 from penstock.insight.judge import Judge
 from penstock.insight.line import WithoutLine
 from penstock.insight.numbers import alive
@@ -102,6 +103,7 @@ class Entry:
         """What it said last of what its batches need: what replay starts from."""
         self._offers = Offers()
         self._without = WithoutLine()
+        self._cheaper = Cheaper()
         self._workers: WorkerMeter | None = None
         """What its workers do, while somebody looks at it."""
         self.pace = 0.0
@@ -275,7 +277,9 @@ class Entry:
         verdict, load = self.verdict(), self.load
         if load is None or self.presence != "connected":
             return verdict
-        return self._without.add(self._offers.add(verdict, load, self.hello.config), load)
+        config = self.hello.config
+        verdict = self._without.add(self._offers.add(verdict, load, config), load)
+        return self._cheaper.add(verdict, load, config, lambda: self.snapshot)
 
     def now(self) -> float:
         """The moment on the loader's own clock, on which its history is laid out."""

@@ -30,10 +30,11 @@ from .caching.dataset import find
 from .checkpoint import State
 from .control import Gate, Outcome, Ticket, check_profile, check_resume_after, check_workers
 from .fingerprint import Fingerprint, changed, fingerprint
+from .insight.cheaper import Cheaper
 from .insight.judge import Judge
 from .insight.line import WithoutLine
 from .insight.load import summarize
-from .insight.offer import OPEN, Offers
+from .insight.offer import Offers
 from .insight.receipts import Change, Count
 from .insight.replay import predict
 from .iteration.base import EpochIterator
@@ -126,6 +127,7 @@ class Engine:
         self._judging = threading.Lock()
         self._without = WithoutLine()
         self._offers = Offers()
+        self._cheaper = Cheaper()
         self.tuning: Tuning | None = None
         """The tuner at work; None: it is off, or no epoch has begun."""
         self._produced = Count()
@@ -565,10 +567,11 @@ class Engine:
         with self._judging:
             verdict = Verdict() if self._judge is None else self._judge.verdict()
             network = [] if self._judge is None else self._judge.meter.machines()
-        if verdict.line is not None or verdict.limit in OPEN:
+        if verdict.tone in ("warn", "bad") and verdict.limit != "failure":
             load = self._recent_load(ADVICE_AGE if self._offers.asked else LOAD_AGE)
-            verdict = self._offers.add(verdict, load, config_of(self.loader))
-            verdict = self._without.add(verdict, load)
+            config = config_of(self.loader)
+            verdict = self._offers.add(verdict, load, config)
+            verdict = self._cheaper.add(self._without.add(verdict, load), load, config, lambda: snapshot)
         return Stats(**msgspec.structs.asdict(snapshot), verdict=verdict, network=network)
 
     def snapshot(self, seq: int = 0) -> Snapshot:

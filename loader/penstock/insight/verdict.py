@@ -40,6 +40,9 @@ NAMEABLE_STALL = 100_000
 SLOW_SAMPLES = "Look at the slowest samples."
 """What to do where single slow batches are the limit."""
 
+QUICK = 0.0001
+"""Seconds for a batch up to which a worker would hardly be quicker: about what it costs to get one from there."""
+
 STAGES: dict[Limit, Stage] = {
     "training": "training",
     "workers": "workers",
@@ -179,13 +182,22 @@ def _cause(evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit |
     )
 
 
+def _read_ahead(evidence: Evidence) -> str:
+    """What to do where training makes its batches itself."""
+    each = evidence.waiting * evidence.seconds / evidence.yielded if evidence.yielded else math.inf
+    if each > QUICK:
+        return "num_workers=1 or more would read ahead."
+    made = f"A batch is made in {micros(1e6 * each)}, about what it costs to get one from a worker"
+    return f"{made}: larger batches or `__getitems__` would bring more."
+
+
 def _starvation(evidence: Evidence, snapshot: Snapshot, config: Config, said: Limit | None) -> Verdict:
     workers, queues = evidence.workers, snapshot.queues
     if not workers and not snapshot.workers:
         return because(
             "workers",
             "The dataset is read in the training thread itself: there are no workers.",
-            "num_workers=1 or more would read ahead.",
+            _read_ahead(evidence),
         )
     if not snapshot.knows("workers.fetch_us"):
         more = "More workers would help, as far as there are processors for them."
