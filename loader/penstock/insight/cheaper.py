@@ -41,8 +41,8 @@ class Cheaper:
     def add(
         self, verdict: Verdict, load: Load | None, config: Config, snapshot: Callable[[], Snapshot | None]
     ) -> Verdict:
-        """The same verdict, with what is known of cheaper samples behind its advice. `snapshot`: the last one, asked for
-        once for what was recorded."""
+        """The same verdict, with what is known of cheaper samples behind its advice. `snapshot`: gives the last one,
+        and is asked once for what was recorded."""
         if verdict.limit not in _OF_SAMPLES or verdict.tone not in ("warn", "bad"):
             return verdict
         if load is None or why_not(load) or config.engine != "penstock" or not load.workers:
