@@ -147,8 +147,9 @@ EXAMPLES = {
     ),
     "cached": Example(
         DATA + "augment = lambda sample: (sample[0] + torch.rand(8), sample[1])",
+        # A batch may be made twice, where a task was given to another worker at the moment its own took it up.
         "for _ in range(2):\n    batches = list(train)\n"
-        "assert (train.stats().cache.misses, train.stats().cache.hits) == (1024, 1024)",
+        "cache = train.stats().cache\nassert cache.misses >= 1024 and cache.hits >= 1024, cache",
     ),
     "notebook": Example(DATA, "", package="nbclient", loader="train"),
 }
