@@ -469,6 +469,19 @@ _cases = (
     _autotune("sleep", "measure_real", load="sleep", tried=(12, 14, 15, 16, 18, 22)),
     _autotune("processor", "measure_real", load="processor", tried=(1, 2, 3, 4)),
     _autotune("tail", "measure_real", load="tail", tried=(4, 6, 8, 12, 16, 24, 32)),
+    _autotune("lock", "measure_real", load="lock", tried=(1, 2, 3, 4, 6)),
+    _autotune("storage", "measure_real", load="storage", tried=(2, 4, 6, 8, 12)),
+    _autotune("phase", "measure_real", load="phase", tried=(8, 12, 14, 16, 18, 24)),
+    _autotune("foreign load", "measure_real", load="foreign", tried=(1, 2, 3, 4)),
+    _autotune("best already", "measure_real", load="sleep", tried=(12, 14, 15, 16, 18, 22), start=16),
+    Case(
+        name="autotune/control",
+        group="autotune",
+        variants=("penstock",),
+        measure=Measure("autotune", "measure_control", load="sleep", workers=8),
+        figures=(_within("drift", "% drift with nothing changed", 3),),
+        timeout=600.0,
+    ),
     *(_verdict(name) for name in VERDICTS),
 )
 

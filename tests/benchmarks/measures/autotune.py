@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.multiprocessing
 from penstock import DataLoader
 from torch.utils.data import Dataset
 
@@ -81,37 +85,108 @@ def with_tail(index: int) -> None:
     time.sleep(1.0 if index % 100 == 50 else 0.05)
 
 
+class Locked:
+    """10 ms with a lock that all workers share, 20 ms without it: three workers fill it."""
+
+    def __init__(self) -> None:
+        self._lock = torch.multiprocessing.get_context("fork").Lock()
+
+    def __call__(self, index: int) -> None:
+        with self._lock:
+            time.sleep(0.01 * (0.7 + 0.6 * (index * 37 % 100) / 100))
+        time.sleep(0.02 * (0.7 + 0.6 * (index * 61 % 100) / 100))
+
+
+class Stored:
+    """Storage that serves six at once, 60 ms each; more of them wait."""
+
+    def __init__(self) -> None:
+        self._places = torch.multiprocessing.get_context("fork").Semaphore(6)
+
+    def __call__(self, _index: int) -> None:
+        with self._places:
+            time.sleep(0.06)
+
+
+def phased(index: int) -> None:
+    """In the middle of the epoch samples become four times as slow."""
+    time.sleep(0.04 if index < PHASE else 0.16)
+
+
+PHASE = 800
+"""The sample from which on `phased` ones are slow: the tuner has settled by then."""
+
 COSTS: dict[str, tuple[Callable[[int], None], float]] = {
     "sleep": (sleeping, 0.02),
     "processor": (computing, 0.004),
     "tail": (with_tail, 0.01),
+    "lock": (Locked(), 0.002),
+    "storage": (Stored(), 0.002),
+    "phase": (phased, 0.01),
+    "foreign": (computing, 0.004),
 }
 """Load → what a batch of one sample costs, and the seconds of a training step."""
 
 
-def measure_real(_variant: str, quick: bool, load: str, tried: tuple[int, ...]) -> Measures:
-    """A real loader that is tuned from one worker on, against one that is given each of these numbers."""
-    search, measured = 30.0, 10.0 if quick else 20.0
-    with _loader(load, num_workers=1, autotune=True) as loader:
-        batches = iter(loader)
-        _train(batches, load, search)
-        while loader.stats().batches < 300:
-            _train(batches, load, 1.0)
-        reached = _train(batches, load, 2 * measured)
-        workers = loader.num_workers
-    rates = {}
-    for number in tried:
-        with _loader(load, num_workers=number) as loader:
+@contextlib.contextmanager
+def _company(load: str) -> Iterator[None]:
+    """A foreign process that always wants a processor, if the load is to have one beside it."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"])] if load == "foreign" else []
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def measure_real(_variant: str, quick: bool, load: str, tried: tuple[int, ...], start: int = 1) -> Measures:
+    """A real loader that is tuned from `start` workers on, against one that is given each of these numbers.
+
+    After a change in mid-epoch, what counts is what comes 30 s later.
+    """
+    measured, rates = 10.0 if quick else 20.0, {}
+    with _company(load):
+        with _loader(load, num_workers=start, autotune=True) as loader:
             batches = iter(loader)
-            _train(batches, load, 3.0)
-            rates[number] = _train(batches, load, measured)
+            while load == "phase" and loader.stats().batches < PHASE:
+                _train(batches, load, 1.0)
+            _train(batches, load, 30.0)
+            while loader.stats().batches < 300:
+                _train(batches, load, 1.0)
+            reached = _train(batches, load, 2 * measured)
+            workers = loader.num_workers
+        for number in tried:
+            with _loader(load, later=True, num_workers=number) as loader:
+                batches = iter(loader)
+                _train(batches, load, 3.0)
+                rates[number] = _train(batches, load, measured)
     best = max(rates.values())
     fewest = min(number for number, rate in rates.items() if rate >= FEW * best)
     return {"share": reached / best, "surplus": workers - fewest - 0.1 * fewest, "workers": workers}
 
 
-def _loader(load: str, **more: Any) -> DataLoader[torch.Tensor]:
-    return DataLoader(Made(COSTS[load][0]), batch_size=1, monitor=False, multiprocessing_context="fork", **more)
+def measure_control(_variant: str, quick: bool, load: str, workers: int) -> Measures:
+    """A/A: nothing is tuned and nothing changes, so that the later half must be as fast as the earlier one."""
+    measured = 10.0 if quick else 30.0
+    with _loader(load, num_workers=workers) as loader:
+        batches = iter(loader)
+        _train(batches, load, 5.0)
+        earlier, later = _train(batches, load, measured), _train(batches, load, measured)
+    return {"drift": 100 * abs(later / earlier - 1)}
+
+
+def _loader(load: str, later: bool = False, **more: Any) -> DataLoader[torch.Tensor]:
+    """`later`: as the load is after its change, if it has one."""
+    indices = range(PHASE, 10**7) if later and load == "phase" else None
+    return DataLoader(
+        Made(COSTS[load][0]),
+        batch_size=1,
+        monitor=False,
+        multiprocessing_context="fork",
+        sampler=indices,
+        **more,
+    )
 
 
 def _train(batches: Any, load: str, seconds: float) -> float:
