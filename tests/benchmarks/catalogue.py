@@ -335,6 +335,23 @@ _cases = (
     ),
     _memory("big", batches=60, keep=False, target=1.25),
     _memory("big", batches=60, keep=True),
+    *(
+        Case(
+            name=f"sharing/{name}",
+            group="sharing",
+            variants=("penstock",),
+            measure=Measure("sharing", function),
+            figures=(
+                Figure("more", unit, less_is_better=True, pick="median", target=Target(1.1, "value", False)),
+                Figure("one_mb", "MB with one", less_is_better=True, pick="median"),
+            ),
+            timeout=300,
+        )
+        for name, function, unit in (
+            ("list", "measure_workers", "times a SharedList's memory, 8 workers against 1"),
+            ("cache", "measure_ranks", "times a cache's memory, 2 ranks against 1"),
+        )
+    ),
     Case(
         name="predictions",
         group="predictions",
