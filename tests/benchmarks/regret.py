@@ -12,8 +12,15 @@ from pathlib import Path
 from tests.loader.tuning.loads import LOADS
 from tests.loader.tuning.trial import fixed, numbers, tuned
 
-SHOWN = ("sleep-bound", "processor-bound", "lock-bound", "storage", "phase change", "best already")
-COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17a2b8")
+SHOWN = ("sleep-bound", "processor-bound", "lock-bound", "heavy tail", "storage", "phase change", "best already")
+COLOURS = ("#3d8fd1", "#e0524f", "#3aa655", "#b8860b", "#9d7bd0", "#f08a24", "#17a2b8")
+"""To be read on white and on black."""
+STYLE = """<style>
+  text { fill: #1b2733 } .grid { stroke: #e4e4e4 } .ground { fill: #ffffff }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #d7e0e8 } .grid { stroke: #2c3842 } .ground { fill: #0d1117 }
+  }
+</style>"""
 UNTIL = 300.0
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 340, 56, 170, 34, 44
 
@@ -52,16 +59,17 @@ def picture(curves: dict[str, list[tuple[float, float]]]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
         'font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        STYLE,
+        f'<rect width="{WIDTH}" height="{HEIGHT}" class="ground"/>',
         f'<text x="{LEFT}" y="20" font-size="14">Seconds of training lost to the search, against the best fixed number '
         "of workers</text>",
     ]
     for second in range(0, int(UNTIL) + 1, 60):
-        parts.append(f'<path d="M{x(second):.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#e4e4e4"/>')
+        parts.append(f'<path d="M{x(second):.1f} {TOP}V{HEIGHT - BOTTOM}" class="grid"/>')
         parts.append(f'<text x="{x(second):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{second} s</text>')
     step = 5 if most > 12 else 2
     for lost in range(0, int(most) + 1, step):
-        parts.append(f'<path d="M{LEFT} {y(lost):.1f}H{WIDTH - RIGHT}" stroke="#e4e4e4"/>')
+        parts.append(f'<path d="M{LEFT} {y(lost):.1f}H{WIDTH - RIGHT}" class="grid"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y(lost) + 4:.1f}" text-anchor="end">{lost} s</text>')
     taken: list[float] = []
     for (name, points), colour in zip(curves.items(), COLOURS, strict=True):
@@ -71,7 +79,7 @@ def picture(curves: dict[str, list[tuple[float, float]]]) -> str:
         while any(abs(place - other) < 14 for other in taken):
             place -= 2
         taken.append(place)
-        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{place:.1f}" fill="{colour}">{name}</text>')
+        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{place:.1f}" style="fill: {colour}">{name}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
