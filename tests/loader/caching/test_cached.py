@@ -71,7 +71,8 @@ def test_samples_are_made_once(decoded: Decoded, method: str | None) -> None:
             assert_same([batch["image"] for batch in loader], plain)
     assert decoded.made() == list(range(LENGTH))
     usage = dataset.usage()
-    assert (usage.samples, usage.misses, usage.hits) == (LENGTH, LENGTH, 2 * LENGTH)
+    assert (usage.samples, usage.misses) == (LENGTH, LENGTH)
+    assert usage.hits >= 2 * LENGTH  # more, if a task went to another worker at the moment its own took it up
     assert 0 < usage.bytes <= usage.budget == 1_000_000
     assert loader.stats().cache == usage
     assert f"67 % of 72 samples read, {micros(usage.saved_us)} saved; 24 kept" in str(loader.stats())
