@@ -1,4 +1,5 @@
-# Two images: `backend` (the dashboard; no torch in it) and `training` (the demo on two ranks; torch without CUDA).
+# Three images: `backend` (the dashboard; no torch in it), `training` (the demo on two ranks; torch without CUDA) and
+# `cluster` (the same with Ray).
 #   docker build --target backend -t penstock-backend .
 FROM python:3.11-slim AS base
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -39,7 +40,11 @@ RUN pip install --no-deps --retries 1 ${TORCH_INDEX:+--extra-index-url "$TORCH_I
 COPY --from=wheel /wheel /wheel
 RUN pip install --no-deps /wheel/*.whl
 
-# Both images run as a user who may write nothing but the places of the volumes.
+# The same with Ray, for the compose profile `cluster`.
+FROM training-packages AS cluster-packages
+RUN pip install -c others.txt ray
+
+# All images run as a user who may write nothing but the places of the volumes.
 FROM base AS runtime
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin penstock \
     && install -d -o penstock -g penstock -m 700 /data /tokens/training \
@@ -51,6 +56,10 @@ USER 10001:10001
 FROM runtime AS training
 COPY --from=training-packages /opt/penstock /opt/penstock
 CMD ["torchrun", "--nproc-per-node", "2", "-m", "penstock.demo.distributed"]
+
+FROM runtime AS cluster
+COPY --from=cluster-packages /opt/penstock /opt/penstock
+CMD ["python", "-m", "penstock.demo.cluster"]
 
 # The last stage is what `docker build .` makes.
 FROM runtime AS backend

@@ -53,6 +53,22 @@ def _remote(workload: str, workers: int, batches: int, target: float) -> Case:
     )
 
 
+def _remote_fault(what: str, target: float) -> Case:
+    """The longest gap between two batches when something of another machine is killed, or the machine stands still."""
+    return Case(
+        name=f"remote_fault/{what}",
+        group="remote_fault",
+        variants=("agents",),
+        subjects=("agents",),
+        measure=Measure("remote_faults", "measure_gap", what=what),
+        figures=(Figure("gap_s", "s without a batch", less_is_better=True, pick="worst", target=_most(target)),),
+    )
+
+
+def _most(bound: float) -> Target:
+    return Target(bound, of="value", at_least=False)
+
+
 def _memory(workload: str, batches: int, keep: bool, target: float | None = None) -> Case:
     return Case(
         name=f"memory/{'list' if keep else workload}",
@@ -257,6 +273,29 @@ _cases = (
     _remote("tiny64", 2, 2000, 0.7),
     _remote("tiny1", 2, 8000, 0.7),
     _remote("big", 2, 60, 0.15),
+    _remote_fault("worker", 0.3),
+    _remote_fault("agent", 0.5),
+    _remote_fault("frozen", 6.0),
+    Case(
+        name="remote_resize",
+        group="remote_resize",
+        variants=("agents",),
+        subjects=("agents",),
+        measure=Measure("remote_faults", "measure_resize"),
+        figures=(Figure("seconds", "s for 4 → 8 workers", less_is_better=True, pick="worst", target=_most(0.5)),),
+    ),
+    Case(
+        name="remote_large",
+        group="remote_large",
+        variants=("agents",),
+        subjects=("agents",),
+        measure=Measure("remote_faults", "measure_large"),
+        figures=(
+            Figure("seconds", "s until 16 workers are up", less_is_better=True, pick="worst", target=_most(12)),
+            Figure("bytes", "bytes there in all", less_is_better=True, pick="worst", target=_most(1e9)),
+        ),
+        timeout=180,
+    ),
     Case(
         name="spawn_first",
         group="spawn_first",

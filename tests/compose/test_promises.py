@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch.distributed.run
-from penstock.demo import distributed
+from penstock.demo import cluster, distributed
 from penstock_dashboard.dashboard import add_parser, settings_from
 from penstock_dashboard.settings import Settings
 
@@ -17,6 +17,7 @@ from tests.compose.files import ROOT, calls, compose, script, services, stage
 
 OURS = ("backend", "training")
 METRICS = ("prometheus", "grafana")
+CLUSTER = ("ray-head", "ray-node-1", "ray-node-2", "cluster-training")
 
 
 def dashboard_settings(arguments: list[str]) -> Settings:
@@ -28,18 +29,19 @@ def dashboard_settings(arguments: list[str]) -> Settings:
 def mounts(service: str) -> dict[str, tuple[str, bool]]:
     """Place in the container → (volume or file, whether it can be written)."""
     found = {}
-    for mount in services()[service]["volumes"]:
+    for mount in services()[service].get("volumes", []):
         source, target, *options = mount.split(":")
         found[target] = source, "ro" not in options
     return found
 
 
-def test_two_services_by_default_and_the_metrics_on_request() -> None:
+def test_two_services_by_default_and_the_others_on_request() -> None:
     assert {name for name, service in services().items() if "profiles" not in service} == set(OURS)
     assert {name for name, service in services().items() if service.get("profiles") == ["metrics"]} == set(METRICS)
+    assert {name for name, service in services().items() if service.get("profiles") == ["cluster"]} == set(CLUSTER)
 
 
-@pytest.mark.parametrize("name", [*OURS, *METRICS])
+@pytest.mark.parametrize("name", [*OURS, *METRICS, *CLUSTER])
 def test_nothing_of_the_host_is_opened(name: str) -> None:
     service = services()[name]
     widened = {"shm_size", "ipc", "privileged", "network_mode", "pid", "cap_add", "devices", "userns_mode", "user"}
@@ -50,12 +52,12 @@ def test_nothing_of_the_host_is_opened(name: str) -> None:
     assert all(not writable for source, writable in mounts(name).values() if source.startswith((".", "/")))
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [*OURS, *CLUSTER])
 def test_ours_run_as_nobody_special_on_a_read_only_disk(name: str) -> None:
     service = services()[name]
     assert service["read_only"] is True
-    assert service["healthcheck"]["test"]
-    assert service["build"]["target"] == name
+    assert service["healthcheck"]["test"] if name in OURS else not service.get("ports")
+    name = service["build"]["target"]
     users = [rest for word, rest in stage(name) if word == "USER"]
     assert users and users[-1].split(":")[0].isdigit() and users[-1].split(":")[0] != "0"
 
@@ -80,7 +82,7 @@ def test_each_client_sees_its_own_token_and_nothing_else() -> None:
 
 def test_volumes_are_declared_and_files_are_there() -> None:
     declared = compose()["volumes"]
-    for name in (*OURS, *METRICS):
+    for name in (*OURS, *METRICS, *CLUSTER):
         for source, _ in mounts(name).values():
             assert (ROOT / source).is_file() if source.startswith(".") else source in declared
 
@@ -111,6 +113,16 @@ def test_training_starts_two_ranks(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "torchrun" in capsys.readouterr().err, "its arguments were understood; only torchrun was missing"
 
 
+def test_the_cluster_is_on_a_network_of_its_own_and_training_has_one_processor() -> None:
+    """Ray lets in whoever reaches it."""
+    for name in CLUSTER:
+        assert services()[name]["networks"] == (["default", "ray"] if name == "cluster-training" else ["ray"])
+    assert all("networks" not in service for name, service in services().items() if name not in CLUSTER)
+    assert compose()["networks"]["ray"] == {"internal": True}
+    assert services()["cluster-training"]["cpus"] == 1
+    assert f"-m {cluster.__name__}" in script("cluster-training")
+
+
 def test_the_images_alone_start_the_same() -> None:
     commands: dict[str, Any] = {name: json.loads(dict(stage(name))["CMD"]) for name in OURS}
     assert dashboard_settings(commands["backend"][1:]).host == "0.0.0.0"
@@ -124,6 +136,7 @@ def test_the_backend_has_no_torch_and_training_has_one_without_cuda() -> None:
     arguments = services()["training"]["build"]["args"]
     assert arguments["TORCH_INDEX"].endswith("/whl/cpu")
     assert f"torch=={arguments['TORCH']}" in (ROOT / "constraints.txt").read_text().splitlines()
+    assert services()["cluster-training"]["build"]["args"] == arguments
     assert dict(rest.split("=", 1) for word, rest in stage("training-packages") if word == "ARG") == arguments
 
 

@@ -19,10 +19,11 @@ from .training import Training, small_model
 def train(scenario: Scenario, link: str, seconds: float | None, ending: Ending) -> None:
     """Train until it is to end, or for so many seconds."""
     with nullcontext("process") if scenario.local is None else other_machines(scenario.local) as workers:
-        _train(scenario, make_loader(scenario, link, workers), seconds, ending)
+        run_training(scenario, make_loader(scenario, link, workers), seconds, ending)
 
 
-def _train(scenario: Scenario, loader: DataLoader[Sample], seconds: float | None, ending: Ending) -> None:
+def run_training(scenario: Scenario, loader: DataLoader[Sample], seconds: float | None, ending: Ending) -> None:
+    """The same with a loader that there is."""
     training = Training(small_model(), scenario.step)
     accidents = Accidents(loader, scenario.crash_every)
     pace, line = Pace(loader.stats), ProgressLine()
@@ -42,7 +43,7 @@ def _train(scenario: Scenario, loader: DataLoader[Sample], seconds: float | None
             loader.close()  # before the agents end
 
 
-def make_loader(scenario: Scenario, link: str, workers: Any = "process") -> DataLoader[Sample]:
+def make_loader(scenario: Scenario, link: str | bool | None, workers: Any = "process") -> DataLoader[Sample]:
     shapes = Shapes(
         scenario.samples,
         scenario.side,
