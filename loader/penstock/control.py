@@ -85,14 +85,19 @@ class Ticket:
 class Gate:
     """Whether a loader is paused, between epochs too. Inline loading waits at it; pools are told.
 
-    Whoever only looks takes no lock: everything is in `until`.
+    Whoever only looks takes no lock: everything is in `until`. It is no `threading.Condition`: see `Latch`.
     """
+
+    LOOK = 1.0
+    """Seconds between two looks of whoever waits: a signal handler may have raised in whoever was to wake it."""
 
     def __init__(self) -> None:
         self.until: float | None = None
         """When it opens by itself, s of the monotonic clock, or was to; infinity: never; None: it is open."""
         self.closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = Latch()
+        """Set at the next change."""
 
     def pause(self, resume_after: float | None) -> None:
         self._set(math.inf if resume_after is None else time.monotonic() + resume_after)
@@ -102,9 +107,8 @@ class Gate:
 
     def close(self) -> None:
         """Nobody waits here any more, and nobody passes."""
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
+        self.closed = True
+        self._wake()
 
     def status(self) -> tuple[bool, float | None]:
         """Is it shut, and in how many seconds does it open by itself?"""
@@ -115,19 +119,24 @@ class Gate:
 
     def wait(self) -> bool:
         """Return when the gate is open; True if the time was over, and nobody opened it."""
-        with self._changed:
-            while not self.closed:
+        while not self.closed:
+            changed = self._changed
+            with self._lock:
                 paused, left = self.status()
                 if not paused:
                     lapsed, self.until = self.until is not None, None
                     return lapsed
-                self._changed.wait(left)
+            changed.wait(self.LOOK if left is None else min(left, self.LOOK))
         return False
 
     def _set(self, until: float | None) -> None:
-        with self._changed:
+        with self._lock:
             self.until = until
-            self._changed.notify_all()
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, Latch()
+        changed.set()
 
 
 def check_workers(workers: object, most: int) -> int:

@@ -23,7 +23,7 @@ from .pool.crews.payload import Opened, Payload
 from .pool.epoch import Epoch
 from .pool.memory import HAS_MLOCK
 from .pool.observer import PinTally
-from .pool.signals import emptied
+from .pool.signals import Latch, emptied
 from .pool.window import Finished
 from .protocol import PinMode
 from .sizes import MOST_PARTS
@@ -170,7 +170,7 @@ class PinStage:
         self._where = f"in pin memory thread for device {self._device}"
         self._unusable: Failure | None = None
         """Why nothing can be pinned for that device."""
-        self._over = threading.Event()
+        self._over = Latch()
         """The thread is at its end; see point 6 of the conductor's argument."""
         self.thread = threading.Thread(target=self._run, name="loader-pin", daemon=True)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import threading
@@ -131,6 +132,22 @@ def test_a_cluster_that_goes_down_at_once_does_not_fill_the_book() -> None:
     assert book.sweep(1e6)
 
 
+def test_more_alerts_than_are_shown_are_told_once_each() -> None:
+    told: list[Alert] = []
+    book, lost = AlertBook(Rules(), told.append), msgspec.structs.replace(FINE, presence="lost")
+    loaders = [f"run:{rank}:train" for rank in range(MOST + 3)]
+    for loader in loaders:
+        book.look(loader, FINE, 1.0)
+    for at in (2.0, 3.0, 4.0):
+        for loader in loaders:
+            book.look(loader, lost, at)
+    assert [alert.loader for alert in told] == loaders
+    for loader in loaders:
+        book.look(loader, FINE, 5.0)
+    assert [alert.loader for alert in told if alert.ended is not None] == loaders
+    assert len(book.alerts) == MOST
+
+
 @given(st.lists(st.sampled_from(["connected", "stale", "lost", "finished"]), max_size=30))
 def test_each_alert_begins_once_and_ends_at_most_once(presences: list[Any]) -> None:
     told: list[Alert] = []
@@ -220,6 +237,16 @@ def test_one_who_cannot_be_told_is_named_and_a_command_that_hangs_ends(monkeypat
     refused.put(senders.Told("firing", Alert(1, "run:0:train", "lost", 1.0, "It is silent."), ""))
     until(lambda: "refused" in refused.problem, "the reason")
     refused.stop()
+
+
+def test_a_command_that_has_ended_is_not_killed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be somebody else's by then."""
+    killed: list[int] = []
+    target = senders.Command("true")
+    target.send(senders.Told("firing", Alert(1, "run:0:train", "lost", 1.0, "It is silent."), ""))
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
+    target.stop()
+    assert killed == []
 
 
 def test_all_rules_are_known_to_the_command_line() -> None:

@@ -239,6 +239,35 @@ def test_a_generator_is_left_as_torch_leaves_it(workers: int) -> None:
     assert state_after(DataLoader) == state_after(torch.utils.data.DataLoader)
 
 
+@pytest.mark.parametrize("samples", [24, 25])
+@pytest.mark.parametrize("prefetch_factor", [None, 4])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_after_break_a_generator_is_left_as_torch_leaves_it(
+    samples: int, prefetch_factor: int | None, persistent: bool
+) -> None:
+    """At the end of a pass torch draws once more, and it finds the end a few batches before training does."""
+
+    def states_after(kind: Any) -> list[Any]:
+        generator = torch.Generator().manual_seed(1)
+        made = kind(
+            Samples("int", samples),
+            batch_size=4,
+            shuffle=True,
+            generator=generator,
+            num_workers=1,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent,
+        )
+        found = []
+        for taken in range(1, 7):
+            batches = iter(made)
+            found.append((values(next(batches) for _ in range(taken)), generator.get_state().tolist()))
+            del batches
+        return found
+
+    assert states_after(DataLoader) == states_after(torch.utils.data.DataLoader)
+
+
 def test_keys_may_be_tensors() -> None:
     keys = [torch.tensor([3, 1]), torch.tensor([2])]
     made = DataLoader(range(5), batch_sampler=keys, num_workers=1)

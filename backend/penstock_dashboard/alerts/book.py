@@ -12,7 +12,8 @@ from .rules import Rules, Seen, Watched
 KEPT = 3600.0
 """Seconds for which an alert is shown after its end."""
 MOST = 1000
-"""Alerts that are kept; beyond it, those that ended first go, then the oldest. A whole cluster may go down at once."""
+"""Alerts that are shown, and that are kept after their end; beyond it, those that ended first go, then the oldest. A
+whole cluster may go down at once. One that holds is never forgotten: it would begin anew, and be told again."""
 
 
 class AlertBook:
@@ -22,14 +23,17 @@ class AlertBook:
         self._rules = rules
         self._on_change = on_change
         self._watched: dict[str, Watched] = {}
-        self._open: dict[tuple[str, AlertRule], Alert] = {}
+        self._open: dict[str, dict[AlertRule, Alert]] = {}
+        """By loader. As many as there are loaders and rules at the most."""
         self._ended: list[Alert] = []
         self._next = 1
 
     @property
     def alerts(self) -> list[Alert]:
         """Those that hold first, the newest of each at the top."""
-        return [*sorted(self._open.values(), key=lambda alert: -alert.id), *reversed(self._ended)]
+        holding = [alert for found in self._open.values() for alert in found.values()]
+        holding.sort(key=lambda alert: -alert.id)
+        return [*holding, *reversed(self._ended)][:MOST]
 
     def look(self, loader: str, seen: Seen, at: float) -> bool:
         """A loader as it is now; whether anything began, ended or reads differently."""
@@ -37,25 +41,25 @@ class AlertBook:
         if watched is None:
             watched = self._watched[loader] = Watched(self._rules, seen, at)
         found = watched.look(seen, at)
-        before = {rule for name, rule in self._open if name == loader} if self._open else set()
+        holding = self._open.get(loader, {})
         changed = False
+        for rule in [each for each in holding if each not in found]:
+            self._end(loader, rule, at)
+            changed = True
         for rule, text in found.items():
-            alert = self._open.get((loader, rule))
+            alert = holding.get(rule)
             if alert is None:
                 self._begin(Alert(self._next, loader, rule, at, text[:256]))
                 changed = True
             elif alert.text != text[:256]:
-                self._open[loader, rule] = structs.replace(alert, text=text[:256])
+                holding[rule] = structs.replace(alert, text=text[:256])
                 changed = True
-        for rule in before - found.keys():
-            self._end(loader, rule, at)
-            changed = True
         return changed
 
     def forget(self, loader: str, at: float) -> bool:
         """The loader is not known any more."""
         self._watched.pop(loader, None)
-        rules = [rule for name, rule in self._open if name == loader]
+        rules = list(self._open.get(loader, ()))
         for rule in rules:
             self._end(loader, rule, at)
         return bool(rules)
@@ -68,15 +72,14 @@ class AlertBook:
 
     def _begin(self, alert: Alert) -> None:
         self._next += 1
-        if len(self._open) + len(self._ended) >= MOST:
-            if self._ended:
-                del self._ended[0]
-            else:
-                del self._open[next(iter(self._open))]
-        self._open[alert.loader, alert.rule] = alert
+        self._open.setdefault(alert.loader, {})[alert.rule] = alert
         self._on_change(alert)
 
     def _end(self, loader: str, rule: AlertRule, at: float) -> None:
-        ended = structs.replace(self._open.pop((loader, rule)), ended=at)
+        holding = self._open[loader]
+        ended = structs.replace(holding.pop(rule), ended=at)
+        if not holding:
+            del self._open[loader]
         self._ended.append(ended)
+        del self._ended[:-MOST]
         self._on_change(ended)

@@ -111,6 +111,8 @@ class Command:
             raise OSError(f"it did not end within {PATIENCE:.0f} s, and was killed") from None
         finally:
             self._end(process)
+            with self._lock:
+                self._process = None  # `stop` may come when its number is somebody else's
         if process.returncode and not self._stopped:
             raise OSError(f"it ended with {process.returncode}")
 

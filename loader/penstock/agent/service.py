@@ -152,9 +152,10 @@ class Service:
         if accepted and len(self._sessions) >= MOST_SESSIONS:
             log.warning("%s was turned away: %d loaders are served already", stranger.address, MOST_SESSIONS)
             accepted = False
+        elif not accepted:
+            log.warning("%s was refused: it does not know the token", stranger.address)
         try:
             if not accepted:
-                log.warning("%s was refused: it does not know the token", stranger.address)
                 sock.send(said)
                 return
             sock.send(said + _about())

@@ -174,8 +174,11 @@ class Session:
                 self._births.clear()
                 crew.see_off()
             case m.Give(key) | m.AdoptShard(key) | m.Steer(key) | m.Recall(key) | m.End(key) | m.Profile(key):
-                if key in self._workers:  # else its end is on the way to training
+                if key in self._workers:
                     self._command(crew, self._workers[key], message)
+                elif isinstance(message, m.Steer):  # it is not born yet, or else its end is on the way to training
+                    order = message.order
+                    self._births = [each._replace(order=order) if each.key == key else each for each in self._births]
             case m.LookAt(key, question, patience):
                 self._look_at(key, question, patience)
 
@@ -207,6 +210,7 @@ class Session:
         if isinstance(worker, ProcessWorker):
             self._births.remove(birth)
             self._workers[key] = worker
+            worker.leaving = order == Order.LEAVE
 
     def _look_at(self, key: int, question: int, patience: float) -> None:
         worker = self._workers.get(key)

@@ -29,7 +29,7 @@ from ..pool.observer import Cause
 from ..pool.pool import Pool, PoolTimeoutError, Settings
 from ..pool.tasks import Recipe
 from ..pool.window import Finished, Task
-from ..sampling import is_fixed, length_of
+from ..sampling import is_fixed, length_before_end
 from ..sampling.foreseeing import Foresight
 from ..taking import by_signal_handler, is_interruption
 from ..telemetry.observer import PoolObserver
@@ -212,8 +212,8 @@ class PooledIterator(EpochIterator):
         )
         self._epoch_first = self.place.batch
         self._fixed = not self._iterable and is_fixed(self._index_sampler)
-        self._length = length_of(self._index_sampler) if self._fixed else None
-        """Tasks of an epoch whose order is fixed, as far as that is known."""
+        self._length = length_before_end(self._index_sampler) if self._fixed else None
+        """Tasks of an epoch whose order is fixed, before its end is found out, as far as that is known."""
         self._ahead, self._ahead_for = 0, workers
         edge = self._edge
         # One that begins paused has nothing that is ready.
@@ -285,7 +285,8 @@ class PooledIterator(EpochIterator):
         """
         if self._length is None:
             return taken + ahead
-        return min(taken + ahead, max(self._length, taken + TORCHS * self._ahead_for))
+        torchs = (self.pool.settings.prefetch_factor or TORCHS) * self._ahead_for
+        return min(taken + ahead, max(self._length, taken + torchs))
 
     def _look_ahead(self) -> None:
         """All tasks of the epoch are drawn: have the first ones of the next made, if they can be foreseen."""

@@ -237,7 +237,7 @@ class Pool:
 
     def stack(self, task: Task | None) -> str:
         """The Python stack of the worker that has the task."""
-        answered = threading.Event()
+        answered = Latch()
         answer: list[str] = []
 
         def take(text: str) -> None:

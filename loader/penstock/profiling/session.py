@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable
 from types import CodeType, TracebackType
 from typing import Protocol, Self
 
+from ..pool.signals import Latch
 from ..protocol import ProfilePart
 from .parts import PartWriter, apart
 from .phases import PHASE_OF, is_idle
@@ -66,7 +67,7 @@ class Profiling:
         self.seconds = seconds
         self.sightings = Sightings(profile.tree)
         """For whoever wants to know what a worker did at a moment."""
-        self.over = threading.Event()
+        self.over = Latch()
         self._roots = roots
         self._emit = emit
         self._end = end
@@ -80,7 +81,7 @@ class Profiling:
         self._sampler: Sampler | None = None
         """Of threads of this process, from the first one on."""
         self._starting = threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping = Latch()
 
     def start(self) -> None:
         """Raises RuntimeError where there can be no more threads."""

@@ -23,7 +23,7 @@ from .passes import IndexIterator, State, TrackedIterator, length_of
 from .permutation import KeyedPermutation
 from .sequential import SequentialSampler
 from .shuffling import RandomSampler, SubsetRandomSampler
-from .standard import check_state, counterpart, covers, is_fixed, kind_of, resume, track
+from .standard import check_state, counterpart, covers, is_fixed, kind_of, length_before_end, resume, track
 from .tracking import load_own_states, own_states, told_length
 from .weighting import WeightedRandomSampler
 
@@ -45,6 +45,7 @@ __all__ = [
     "covers",
     "is_fixed",
     "kind_of",
+    "length_before_end",
     "length_of",
     "load_own_states",
     "own_states",

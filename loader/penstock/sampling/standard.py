@@ -89,3 +89,17 @@ def is_fixed(sampler: object) -> bool:
         shares = own.generator is not None and (own.replacement or own.num_samples != length_of(own.data_source))
         return own.constant_memory or not shares
     return type(own) in _FIXED
+
+
+def length_before_end(sampler: object) -> int | None:
+    """How many may be drawn of a pass whose order is fixed before its end is found out; None: that is not known.
+
+    At its end torch's RandomSampler draws from its generator once more. A last batch that is not full finds the end.
+    """
+    length, own = length_of(sampler), counterpart(sampler)
+    if type(own) is not BatchSampler or own.drop_last or not length:
+        return length
+    inner = own.sampler
+    if type(inner) is RandomSampler and inner.generator is not None and inner.num_samples % own.batch_size:
+        return length - 1
+    return length

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..agent.options import Remote
 from ..insight.offer import best
+from ..pool.signals import Latch
 from ..protocol import Resize, Tuned, TuningEvent
 from ..telemetry.identity import rank_and_world_size
 from .lease import this_host
@@ -59,7 +60,7 @@ class Tuning:
         self._unseen = ""
         """Why no other rank can be seen; empty: they could be."""
         self._remembered = (0.0, (False, False))
-        self._over = threading.Event()
+        self._over = Latch()
         self._thread: threading.Thread | None = None
 
     def _by_replay(self, since: float) -> tuple[int, float] | None:

@@ -20,6 +20,7 @@ from penstock.agent import handshake
 from penstock.agent.service import MOST_STRANGERS
 from penstock.pool.crews.remote import crew as remote_crew
 from penstock.pool.crews.remote import dialing, link
+from penstock.protocol import Pause, Resize
 
 from tests.loader.agent.agents import SECRET, Agent, agents, remote
 from tests.loader.agent.runs import TRAINING, Cable, Run, lost
@@ -72,6 +73,59 @@ def test_an_agent_that_comes_back_has_workers_again(
             run.finish()
             run.loader.close()
             wait_until(lambda: not descendants(again[0].pid), "the end of what it had started")
+
+
+@lost
+def test_an_agent_that_could_not_be_sent_the_dataset_is_sent_it_the_next_time(
+    loaders: Loaders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_crew, "ALONE", PATIENCE)
+    monkeypatch.setattr(dialing, "AGAIN", 0.05)
+    with agents(1) as started:
+        run = Run(loaders, tmp_path, remote(started))
+        send, failed = dialing.send_recipe, threading.Event()
+
+        def fail_once(sock: socket.socket, *arguments: Any) -> None:
+            if not failed.is_set():
+                failed.set()
+                raise ConnectionResetError(104, "cut off")
+            send(sock, *arguments)
+
+        monkeypatch.setattr(remote_crew, "send_recipe", fail_once)
+        kill(session_of(run.pids[0]))
+        run.finish()
+        assert failed.is_set()
+
+
+def test_workers_obey_what_they_were_told_before_they_were_born(
+    loaders: Loaders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session reads both orders at once."""
+    monkeypatch.setattr(link, "SILENCE", 2 * PATIENCE)
+    with agents(1) as started:
+        run = Run(loaders, tmp_path, remote(started))
+        session, conductor = session_of(run.pids[0]), run.iterator.pool.conductor
+        engine, roster = run.loader._penstock, conductor.roster
+        os.kill(session, signal.SIGSTOP)
+        try:
+            engine.request(Resize(4))
+            wait_until(lambda: len(roster) == 4, "what is asked of the agent")
+            engine.request(Pause())
+            wait_until(lambda: conductor.paused, "the pause")
+        finally:
+            os.kill(session, signal.SIGCONT)
+        wait_until(lambda: [each.state for each in run.loader.stats().workers].count("paused") == 2, "their pause")
+        run.loader.resume()
+        os.kill(session, signal.SIGSTOP)
+        try:
+            engine.request(Resize(5))
+            wait_until(lambda: len(roster) == 5, "what is asked of the agent")
+            engine.request(Resize(4))
+            wait_until(lambda: len(roster.active()) == 4, "that one is to leave")
+        finally:
+            os.kill(session, signal.SIGCONT)
+        wait_until(lambda: len(roster) == 4, "the one to leave that was not wanted any more")
+        run.finish()
 
 
 @lost

@@ -22,11 +22,14 @@ from ....agent.luggage import Luggage
 from ....agent.options import parsed
 from ....agent.session import keep_alive
 from ....agent.versions import differences, versions
+from ...signals import Latch
 
 PATIENCE = 5.0
 """Seconds that an agent has to answer."""
 AGAIN = 3.0
 """Seconds until it is dialed again."""
+LOOK = 0.1
+"""Seconds between two looks at whether the recipe is there."""
 _STUCK = 20.0
 """Seconds in which not a byte of the recipe is taken."""
 _LENGTH = struct.Struct("<I")
@@ -119,7 +122,7 @@ class Dialer(threading.Thread):
         """`reached` is called, in this thread, when the agent has the recipe; `wants` when that is to be given."""
         super().__init__(name="loader-dialer", daemon=True)
         self.address = address
-        self.tried = threading.Event()
+        self.tried = Latch()
         """The first attempt is over."""
         self.reason = ""
         """Why it is not reached."""
@@ -130,22 +133,17 @@ class Dialer(threading.Thread):
         self._reached = reached
         self._wants = wants
         self._luggage: Luggage | None = None
-        self._given = threading.Event()
-        self._stopped = threading.Event()
+        """None: it is to be asked for."""
+        self._stopped = Latch()
         self._socket: socket.socket | None = None
 
     def give(self, luggage: Luggage | None) -> None:
         """The recipe, or that it is to be asked for again."""
         self._luggage = luggage
-        if luggage is not None:
-            self._given.set()
-        else:
-            self._given.clear()
 
     def stop(self) -> None:
         """Nobody wants the agent any more."""
         self._stopped.set()
-        self._given.set()
         sock = self._socket
         if sock is not None:
             with contextlib.suppress(OSError):
@@ -172,10 +170,10 @@ class Dialer(threading.Thread):
         self._socket = dialed.socket
         kept = False
         try:
-            if not self._given.is_set():
+            if self._luggage is None:
                 self._wants()
-                self._given.wait()
-            luggage = self._luggage
+            while (luggage := self._luggage) is None and not self._stopped.wait(LOOK):
+                pass
             if luggage is not None and not self._stopped.is_set():
                 self._send(dialed.socket, luggage)
                 self.reason, kept = "", True
