@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import msgspec
 from penstock.protocol import Alerts, Session
@@ -210,11 +210,13 @@ class Backend:
     def _acknowledge(self) -> None:
         self.publishers.acknowledge(SLOW_ACKS * self.settings.timing.acknowledge)
 
-    async def _every(self, interval: Callable[[], float], work: Callable[[], None]) -> None:
+    async def _every(self, interval: Callable[[], float], work: Callable[[], Awaitable[None] | None]) -> None:
         while True:
             await asyncio.sleep(interval())
             try:
-                work()
+                takes_long = work()
+                if takes_long is not None:
+                    await takes_long
             except Exception:
                 log.exception("a periodic task failed; it goes on")
 

@@ -25,6 +25,9 @@ from .viewer import LiveEvent, Viewer
 MOST_BLOBS = 4
 """Viewers that keep up have seen the same tick; for each of the others the overview may be made anew."""
 
+AT_ONCE = 64
+"""Rows that are encoded before others have their turn: a few milliseconds."""
+
 _OVERVIEW = encode(Overview([]))[: -len(b'],"removed":[],"complete":false,"runs":[]}')]
 
 
@@ -68,6 +71,9 @@ class Hub:
         self._runs: dict[str, tuple[int, bytes]] = {}
         """Run of several loaders → tick of its last change, its summary encoded."""
         self._changed: set[str] = set()
+        """Loaders whose rows must be encoded anew."""
+        self._touched: set[str] = set()
+        """Runs with rows that were encoded since the last tick."""
         self._removed: deque[tuple[int, str]] = deque(maxlen=1000)
         self._blobs: dict[int, str] = {}
         """What a viewer needs that has seen tick N, worked out once per tick for the first few of them."""
@@ -172,11 +178,17 @@ class Hub:
 
     # ------------------------------------------------------------------------------------------ the overview
 
-    def tick(self) -> None:
-        """Encode the rows that changed and wake those who watch the overview."""
+    async def tick(self) -> None:
+        """Encode the rows that changed, some at a time, so that nobody waits for thousands of them, and wake those who
+        watch the overview. What changes meanwhile is for the next tick.
+        """
         if not any(connection.viewer.overview for connection in self.connections):
             return  # the rows stay marked as changed until somebody looks
-        self._advance()
+        fresh = list(self._fresh())
+        for first in range(0, len(fresh), AT_ONCE):
+            self._encode_rows(fresh[first : first + AT_ONCE])
+            await asyncio.sleep(0)
+        self._finish_tick()
         for connection in self.connections:
             viewer = connection.viewer
             if viewer.overview and viewer.overview_seen < self._tick:
@@ -201,26 +213,37 @@ class Hub:
         return blob
 
     def _advance(self) -> None:
-        fresh = self._changed
+        """All that changed, at once: for a viewer that has nothing yet."""
+        self._encode_rows(self._fresh())
+        self._finish_tick()
+
+    def _fresh(self) -> set[str]:
+        """Loaders whose rows are not as they should be."""
         if len(self._rows) + len(self._changed) < len(self._registry):
-            fresh = fresh | {entry.id for entry in self._registry if entry.id not in self._rows}
+            self._changed |= {entry.id for entry in self._registry if entry.id not in self._rows}
+        return set(self._changed)
+
+    def _encode_rows(self, loaders: Iterable[str]) -> None:
+        """Those of them that nobody encoded since they changed: they belong to the tick that comes."""
+        for identifier in loaders:
+            entry = self._registry.get(identifier)
+            if entry is not None and identifier in self._changed:
+                row = entry.row()
+                self._rows[identifier] = (self._tick + 1, encode(row))
+                self._by_run.setdefault(entry.run, {})[identifier] = member(row)
+                self._touched.add(entry.run)
+            self._changed.discard(identifier)
+
+    def _finish_tick(self) -> None:
         removed = bool(self._removed) and self._removed[-1][0] > self._tick
-        if not fresh and not removed and self._tick:
+        if not self._touched and not removed and self._tick:
             return
         self._tick += 1
-        runs: set[str] = set()
-        for identifier in fresh:
-            entry = self._registry.get(identifier)
-            if entry is not None:
-                row = entry.row()
-                self._rows[identifier] = (self._tick, encode(row))
-                self._by_run.setdefault(entry.run, {})[identifier] = member(row)
-                runs.add(entry.run)
-        for run in runs:
-            members = self._by_run[run]
+        for run in self._touched:
+            members = self._by_run.get(run, {})
             if len(members) > 1:
                 self._runs[run] = (self._tick, encode(summary(run, members.values())))
-        self._changed = set()
+        self._touched = set()
         self._blobs = {}
 
     def _since(self, seen: int) -> str:
