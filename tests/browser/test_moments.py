@@ -52,6 +52,9 @@ def test_a_moment_is_a_link_that_somebody_else_can_open(
     expect(shown.get_by_role("heading")).to_contain_text("from")
     expect(shown.get_by_role("button", name=re.compile("^Workers"))).to_have_attribute("aria-pressed", "false")
     expect(shown).to_contain_text("Note: lr drop")
+    shares = other.get_by_role("region", name="Where the time goes")
+    expect(shares).to_contain_text(re.compile(r"from \d\d:\d\d:\d\d to \d\d:\d\d:\d\d"))
+    expect(shares.locator("[data-share=compute]")).to_have_text(re.compile(r"[1-9]\d* %"))
     assert violations(other) == []
     other.get_by_role("button", name="Follow live").first.click()
     expect(other).not_to_have_url(re.compile("from="))

@@ -22,6 +22,8 @@ export class ChartView {
   zooming = $state(false);
   /** The stretch that stands still, frozen or zoomed into; null: the newest is followed. */
   fixed = $state.raw<Stretch | null>(null);
+  /** What the backend remembers of the stretch that is zoomed into; null: nothing was asked for, or has come. */
+  zoomed = $state.raw<Track | null>(null);
   /** True while the track shown has more than one sample a point. */
   banded = $state(false);
   loading = $state(false);
@@ -139,6 +141,7 @@ export class ChartView {
     this.frozen = false;
     this.zooming = false;
     this.fixed = null;
+    this.zoomed = null;
     if (bucketFor(this.#seconds(), this.#interval()) === 0) {
       this.#track = this.#feed.track;
       this.#asked += 1;
@@ -185,6 +188,7 @@ export class ChartView {
     const track = new Track(0, Math.max(POINTS, history.at.length));
     track.merge(history);
     this.#track = track;
+    this.zoomed = track;
     this.invalidate();
   }
 
