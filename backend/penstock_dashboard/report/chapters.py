@@ -124,7 +124,8 @@ def _charts(about: Chapter) -> str:
             for line in choice.lines
         ]
         if any(any(each.mean) for each in series):
-            drawn.append(charts.lines(chart.title, history.at, series, marks, WRITTEN[choice.format], choice.least))
+            least = choice.least / 1000 if choice.format == "ms/s" else choice.least  # rates are in seconds
+            drawn.append(charts.lines(chart.title, history.at, series, marks, WRITTEN[choice.format], least))
     return f'<div class="charts">{"".join(drawn)}</div>'
 
 
