@@ -28,6 +28,8 @@ SHORT_AFTER = 3.0
 """Seconds after which a place that is not to be had is said to be missing."""
 TO_ANSWER = 5.0
 """Seconds that the cluster's head has to answer."""
+AGAIN = 5.0
+"""Seconds after which a place is asked for again on which no agent could be started."""
 TO_END = 3.0
 """Seconds for giving everything back."""
 TO_START = 60.0
@@ -69,6 +71,10 @@ class Placer:
         self._since = time.monotonic()
         """Since when none was made although some are pending."""
         self._said_short = ""
+        self._owed = 0
+        """Places that were reserved and given back, because no agent could be started there."""
+        self._again_at = 0.0
+        """When they are asked for again, s of the monotonic clock."""
         _check_reachable(settings.address)
         ray.init(address=settings.address, log_to_driver=False, configure_logging=False, namespace="penstock")
 
@@ -86,6 +92,8 @@ class Placer:
             if "used" in order:
                 self._release(order["used"])
             self._look_at_agents()
+            if self._owed and time.monotonic() >= self._again_at:
+                self._want(self._reserved() + self._owed)
             self._look_at_reservations()
 
     def end(self) -> None:
@@ -96,14 +104,20 @@ class Placer:
         self._ray.shutdown()
 
     def _want(self, places: int) -> None:
-        missing = places - len(self._pending) - sum(len(node.groups) for node in self._nodes.values())
+        missing = places - self._reserved()
+        self._owed = 0
         if missing > 0 and not self._pending:
             self._since = time.monotonic()
         for _ in range(missing):
             self._pending.append(self._ray.util.placement_group([self._settings.bundle], strategy="SPREAD"))
         self._said_short = ""
 
+    def _reserved(self) -> int:
+        """Places that Ray has reserved, or was asked to."""
+        return len(self._pending) + sum(len(node.groups) for node in self._nodes.values())
+
     def _release(self, used: dict[str, int]) -> None:
+        self._owed = 0
         for group in self._pending:
             self._ray.util.remove_placement_group(group)
         self._pending.clear()
@@ -140,6 +154,8 @@ class Placer:
                 node = self._nodes[name] = self._start(name)
             except Exception as error:  # whatever Ray raises for a node that dies, or lacks what is needed
                 self._ray.util.remove_placement_group(group)
+                self._owed += 1
+                self._again_at = time.monotonic() + AGAIN
                 self._say_short(f"no agent could be started on the Ray node {name}: {error}")
                 return
         node.groups.append(group)
@@ -174,7 +190,7 @@ class Placer:
             self._say({"gone": node.address, "why": why})
             for group in node.groups:
                 self._ray.util.remove_placement_group(group)
-            self._want(len(node.groups) + len(self._pending) + sum(len(each.groups) for each in self._nodes.values()))
+            self._want(self._reserved() + self._owed + len(node.groups))
 
     def _tell(self, node: _Node) -> None:
         self._say({"agent": node.address, "room": len(node.groups)})
