@@ -36,15 +36,21 @@ ROUTES = {
     ("GET", "/api/loaders/scoped:0:train/predictions"): "view",
     ("GET", "/api/loaders/scoped:0:train/quarantine"): "view",
     ("GET", "/api/loaders/scoped:0:train/commands"): "view",
+    ("GET", "/api/runs"): "view",
+    ("GET", "/api/runs/changes"): "view",
     ("GET", "/api/runs/scoped/commands"): "view",
     ("GET", "/api/runs/scoped/report"): "view",
     ("GET", "/api/commands/none"): "view",
+    ("GET", "/api/compare?a=nobody&b=none"): "view",
     ("POST", "/api/session/links"): "any",
     ("POST", "/api/loaders/scoped:0:train/commands"): "control",
     ("POST", "/api/runs/scoped/commands"): "control",
+    ("PUT", "/api/runs/scoped/place"): "control",
+    ("DELETE", "/api/runs/none"): "control",
     ("WS", "/ws/live"): "view",
     ("WS", "/ws/publish"): "publish",
 }
+BODIES = {"POST": {"action": "pause"}, "PUT": {"place": "pinned"}}
 TOKENS = {
     "local": {"publish", "view", "control"},
     "viewer": {"view"},
@@ -63,7 +69,7 @@ def status(server: Address, method: str, path: str, headers: dict[str, str]) -> 
         except InvalidStatus as refused:
             return refused.response.status_code
     with server.http(None, headers=headers) as client:
-        return client.request(method, path, json={"action": "pause"} if method == "POST" else None).status_code
+        return client.request(method, path, json=BODIES.get(method)).status_code
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +95,13 @@ def test_each_scope_against_each_route(server: Running, method: str, path: str, 
 
 def test_every_route_of_the_description_is_in_the_table(server: Running) -> None:
     described = server.get("/api/openapi.json")["paths"]
-    patterns = {path.replace("scoped:0:train", "{loader}").replace("runs/scoped", "runs/{run}") for _, path in ROUTES}
-    patterns = {path.replace("commands/none", "commands/{command}") for path in patterns}
+    patterns = {path.partition("?")[0].replace("scoped:0:train", "{loader}") for _, path in ROUTES}
+    for example, pattern in (
+        ("runs/scoped", "runs/{run}"),
+        ("runs/none", "runs/{run}"),
+        ("commands/none", "commands/{command}"),
+    ):
+        patterns = {path.replace(example, pattern) for path in patterns}
     assert set(described) - {"/api/session"} <= patterns
 
 
