@@ -41,8 +41,9 @@ pytest: $(READY) $(ADOPTED) browser servers
 bench: $(READY)
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
 
-soak: $(READY)
+soak: $(READY) servers
 	@PENSTOCK_SOAK=600 $(BIN)/python -m pytest --timeout 3000 tests/loader/test_machine.py tests/loader/test_soak.py tests/loader/tuning/test_schedules.py
+	@PENSTOCK_KILLS=120 $(BIN)/python -m pytest tests/backend/test_failover.py
 
 screenshots: $(READY) browser
 	@PENSTOCK_SCREENSHOTS=$${DIR:-frontend/screenshots} $(BIN)/python -m pytest tests/browser -k pictures

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from . import discovery
 from .protocol import Snapshot, loader_id
-from .telemetry.address import Address, resolve
+from .telemetry.address import Address, Replicas, resolve
 from .telemetry.report import report
 
 
@@ -29,6 +29,8 @@ def _where(publisher: Any, monitor: str | bool | None) -> tuple[str, str]:
         return "not published: set PENSTOCK_URL, or give <code>monitor=True</code>", ""
     if isinstance(address, Address):
         url = address.url
+    elif isinstance(address, Replicas):
+        url = address.addresses[0].url
     elif found is not None:
         url = found.url
     elif publisher:

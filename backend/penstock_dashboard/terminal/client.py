@@ -169,7 +169,19 @@ class Client:
         self, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str | None = None
     ) -> bytes:
         """`method`: if it is not GET, or POST with a body."""
-        address, accepted = self.find(), {"Accept": "application/json", **(headers or {})}
+        address = self.find()
+        try:
+            return self._fetch_from(address, path, body, headers, method)
+        except Failure as failure:
+            another = self.find()  # of several replicas, the next
+            if failure.status != UNREACHABLE or body is not None or method or another.url == address.url:
+                raise
+            return self._fetch_from(another, path, body, headers, method)
+
+    def _fetch_from(
+        self, address: Address, path: str, body: Any, headers: dict[str, str] | None, method: str | None
+    ) -> bytes:
+        accepted = {"Accept": "application/json", **(headers or {})}
         request = urllib.request.Request(address.url + path, headers=accepted, method=method)
         if address.token:
             request.add_header("Authorization", f"Bearer {address.token}")

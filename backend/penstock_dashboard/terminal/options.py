@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 from penstock import discovery
-from penstock.telemetry.address import Address, resolve
+from penstock.telemetry.address import Address, Replicas, resolve
 
 FINE, REFUSED, USAGE, UNREACHABLE = 0, 1, 2, 3
 STATUSES = "exit status: 0 fine, 1 not found or refused, 2 wrong usage, 3 the dashboard cannot be reached"
@@ -42,7 +42,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
     where = parser.add_argument_group("which dashboard (default: $PENSTOCK_URL, else the one on this machine)")
-    where.add_argument("--url", default=None, help="its address, for example http://127.0.0.1:8787")
+    where.add_argument(
+        "--url", default=None, help="its address, for example http://127.0.0.1:8787; of replicas all, with commas"
+    )
     where.add_argument(
         "--token-file",
         type=Path,
@@ -63,6 +65,8 @@ def address_of(arguments: argparse.Namespace) -> Callable[[], Address]:
     if isinstance(given, Address):
         address = Address(given.url, token or given.token)
         return address.find
+    if isinstance(given, Replicas):
+        return Replicas([Address(one.url, token or one.token) for one in given.addresses]).find
     token = token or os.environ.get("PENSTOCK_TOKEN", "").strip()
 
     def local() -> Address:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import re
+from collections.abc import Sequence
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -56,25 +58,46 @@ class LocalAddress:
         return None if found is None else Address(found.url, found.token)
 
 
-AnyAddress = Address | LocalAddress
+class Replicas:
+    """Several dashboards that share their records: any of them will do, and when one does not answer, the next."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self.addresses = tuple(addresses)
+        self.url = ",".join(address.url for address in addresses)
+        # A generator of its own: training's random numbers stay as they are. Loaders spread over all.
+        self._place = random.Random().randrange(len(self.addresses))
+
+    def find(self) -> Address:
+        """Each time the next: it is asked for every attempt to connect."""
+        self._place = (self._place + 1) % len(self.addresses)
+        return self.addresses[self._place].find()
+
+
+AnyAddress = Address | LocalAddress | Replicas
 
 
 def resolve(monitor: bool | str | None) -> AnyAddress | None:
     """What the argument `monitor` means; None: do not publish.
 
-    None: $PENSTOCK_URL if it is set, or under `penstock run` the local one. A URL: that dashboard. True: the local one.
-    False: none.
+    None: $PENSTOCK_URL if it is set, or under `penstock run` the local one. A URL: that dashboard; several, with commas
+    between them: replicas. True: the local one. False: none.
     """
     if monitor is None:
         url = os.environ.get("PENSTOCK_URL", "").strip()
         if not url:
             return LocalAddress() if wants_dashboard() else None
-        return _parse(url, "$PENSTOCK_URL")
+        return _parse_all(url, "$PENSTOCK_URL")
     if isinstance(monitor, bool):
         return LocalAddress() if monitor else None
     if not isinstance(monitor, str):
         raise TypeError(f"monitor must be a URL, True, False or None, but got monitor={monitor!r}")
-    return _parse(monitor.strip(), "monitor")
+    return _parse_all(monitor.strip(), "monitor")
+
+
+def _parse_all(text: str, origin: str) -> Address | Replicas:
+    # Only where another address begins: a token may have commas in it.
+    addresses = [_parse(part.strip(), origin) for part in re.split(r",(?=\s*[a-z]+://)", text)]
+    return addresses[0] if len(addresses) == 1 else Replicas(addresses)
 
 
 def _parse(text: str, origin: str) -> Address:

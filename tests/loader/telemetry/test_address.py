@@ -176,3 +176,17 @@ def test_a_dashboard_that_cannot_start_is_told_and_harms_nothing(
     for _ in range(5):
         assert address.find() is None
     assert caplog.text.count("status 7") == 1 and "dashboard.log" in caplog.text
+
+
+def test_several_addresses_are_taken_in_turn() -> None:
+    found = resolve("http://a:1/p#token=x,y, https://b,http://c:3")
+    assert found is not None and found.url == "http://a:1/p,https://b,http://c:3"
+    asked = [found.find() for _ in range(6)]
+    assert asked[:3] == asked[3:]
+    assert {(one.url, one.token) for one in asked if one} == {
+        ("http://a:1/p", "x,y"),
+        ("https://b", ""),
+        ("http://c:3", ""),
+    }
+    with pytest.raises(ValueError, match="must be a URL"):
+        resolve("http://a:1,b:2://c")
