@@ -36,7 +36,9 @@ def create_app(
 ) -> ASGIApp:
     """The whole backend as one ASGI application."""
     backend = backend or Backend(settings)
-    access = Access(settings, keyring, links or Links(settings.limits.links))
+    access = Access(settings, keyring, links or Links(backend.store, keyring))
+    access.sessions.on_end = backend.replicas.signed_out
+    backend.replicas.on_signed_out = access.sessions.ended
     return Gate(create_api(settings, access, backend), settings, access)
 
 

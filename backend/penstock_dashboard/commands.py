@@ -55,6 +55,8 @@ class Open:
         self.stored = stored
         self.deadline = deadline
         self.sent = False
+        self.elsewhere = False
+        """Another replica has delivered it, and says what becomes of it."""
 
 
 class Asker(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ class CommandBook:
         limits: Limits,
         timing: Timing,
         store: Callable[[CommandStored], None],
-        show: Callable[[CommandRecord], None],
+        show: Callable[[CommandStored, CommandRecord], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
@@ -99,6 +101,27 @@ class CommandBook:
                 self._remember(item.idempotency, item.request, item.id)
             if record.state not in FINAL and record.action in ORDERS:  # a newer version may have known more
                 self._file(Open(record, item, self._deadline(record.state)))
+
+    def adopt(self, stored: CommandStored) -> None:
+        """Take on a command that another replica stored, for a loader that is here."""
+        known = self._open.get(stored.loader, {}).get(stored.id)
+        record = msgspec.json.decode(stored.record, type=CommandRecord)
+        if known is not None:
+            known.elsewhere = False
+        elif record.state not in FINAL and record.action in ORDERS:
+            self._file(Open(record, stored, self._deadline(record.state)))
+
+    def learn(self, stored: CommandStored) -> None:
+        """Another replica has moved a command."""
+        record = msgspec.json.decode(stored.record, type=CommandRecord)
+        if stored.idempotency and record.state == "accepted":
+            self._remember(stored.idempotency, stored.request, stored.id)
+        known = self._open.get(stored.loader, {}).get(stored.id)
+        if known is not None:
+            known.record, known.stored, known.elsewhere = record, stored, True
+            if record.state in FINAL:
+                self._unfile(known)
+        self._show(stored, record)
 
     # --------------------------------------------------------------------------------------------- asking
 
@@ -139,7 +162,7 @@ class CommandBook:
             state="accepted",
             transitions=[Transition("accepted", now)],
             group=group,
-            before=entry.brief.workers if entry.brief is not None else 0,
+            before=entry.workers,
             **msgspec.structs.asdict(order),
         )
         record = told(record)
@@ -152,7 +175,7 @@ class CommandBook:
             self._remember(asker.idempotency, asker.request, record.id)
         self._file(Open(record, stored, self._deadline("accepted")))
         self._store(stored)
-        self._show(record)
+        self._show(stored, record)
         return record
 
     # ------------------------------------------------------------------------------------------- delivering
@@ -187,7 +210,7 @@ class CommandBook:
         now = self._clock()
         for commands in list(self._open.values()):
             for command in list(commands.values()):
-                if command.deadline is not None and command.deadline < now:
+                if command.deadline is not None and command.deadline < now and not command.elsewhere:
                     what = "no outcome" if command.record.state == "delivered" else "the loader did not take it"
                     self._move(command, "timed_out", reason=f"{what} in time")
 
@@ -232,7 +255,7 @@ class CommandBook:
             counted = (before.action, state)
             self.finished[counted] = self.finished.get(counted, 0) + 1
         self._store(command.stored)
-        self._show(command.record)
+        self._show(command.stored, command.record)
 
     def _deadline(self, state: CommandState) -> float | None:
         if state == "accepted":

@@ -10,19 +10,22 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import msgspec
-from penstock.protocol import Alerts, Session
+from penstock.protocol import Alerts, CommandRecord, Session
 
 from .alerts.lookout import Lookout
+from .bus import Bus
+from .bus.alone import InProcess
 from .commands import CommandBook
 from .hub import Connection, Hub
 from .ingest import POLICY, TOKEN_GONE, Publisher, Publishers
 from .pacing import LINGER, Pacing
 from .refusals import Refusals, Refused
 from .registry import Entry, Registry
+from .replicas import Replicas
 from .runs import Runs
 from .security.tokens import Token
 from .settings import VERSION, Settings
-from .store import Batch, CommandsAsked, Store
+from .store import Batch, CommandsAsked, CommandStored, Store
 from .store.opening import open_database
 
 log = logging.getLogger("penstock")
@@ -85,7 +88,7 @@ class Present:
 class Backend:
     """The parts of the backend, put together."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, bus: Bus | None = None) -> None:
         self.settings = settings
         self.instance = secrets.token_hex(6)
         """New for every start."""
@@ -101,8 +104,11 @@ class Backend:
         self.publishers = Publishers(settings.limits)
         self.pacing = Pacing()
         self.load = LoopLoad()
-        self.commands = CommandBook(settings.limits, settings.timing, self.store.command, self.hub.command)
+        self.commands = CommandBook(settings.limits, settings.timing, self.store.command, self._show_command)
         self.runs = Runs(self.registry, self.store, self.hub, self.commands)
+        self.replicas = Replicas(self, bus or InProcess())
+        self.hub.elsewhere = self.replicas
+        self.store.share_upkeep(lambda: self.replicas.share)
         self.lookout = Lookout(settings, self.registry, self._tell_alerts)
         self.viewers: dict[Connection, Token] = {}
         self.on_idle: Callable[[], None] = lambda: None
@@ -116,11 +122,14 @@ class Backend:
         self.store.on_commit = self._committed
         self.store.on_warning = self._warn
         self.registry.on_forgotten = self._forgotten
+        self.registry.on_dropped = self._dropped
         self.registry.restore(await self.store.start())
         since = time.time() - IDEMPOTENCY_KEPT
         stored = await self.store.commands(CommandsAsked(since=since, limit=20_000))
         self.commands.restore(stored[::-1])
+        await self.replicas.start()
         self._clockwork = [
+            asyncio.create_task(self._every(lambda: 1.0, self.replicas.beat)),
             asyncio.create_task(self._every(lambda: 0.5, self._sweep)),
             asyncio.create_task(self._every(lambda: self.settings.timing.acknowledge, self._acknowledge)),
             asyncio.create_task(self._every(lambda: 1.0, self._set_pace)),
@@ -133,8 +142,9 @@ class Backend:
             task.cancel()
         await asyncio.to_thread(self.lookout.stop)
         for entry in self.registry:
-            if entry.connected:
+            if entry.here:
                 self.store.loader(entry.record())
+        await self.replicas.stop()
         await self.store.stop()
 
     # ------------------------------------------------------------------------------------- loaders and
@@ -169,7 +179,7 @@ class Backend:
     @property
     def warning(self) -> str:
         """What people should know: that the store fell back to memory, or what was refused lately."""
-        return self.store.warning or self.settings.notice or self.refusals.told
+        return self.store.warning or self.replicas.bus.warning or self.settings.notice or self.refusals.told
 
     def refuse(self, what: Refused) -> None:
         """Something was refused because a limit was reached: it is said for a while."""
@@ -250,14 +260,23 @@ class Backend:
 
     def _committed(self, batch: Batch, durable: bool) -> None:
         self.hub.events(batch.events)
+        self.replicas.events(batch.events)
         if durable:  # what is not, the loader keeps, and sends again to a dashboard that has been mended
             self.publishers.committed(batch.marks)
         self.publishers.void(batch.void)
 
     def _forgotten(self, entry: Entry) -> None:
         self.store.forget(entry.key)
+        self.replicas.forgotten(entry)
+        self._dropped(entry)
+
+    def _dropped(self, entry: Entry) -> None:
         self.hub.removed(entry)
         self.lookout.forget(entry)
+
+    def _show_command(self, stored: CommandStored, record: CommandRecord) -> None:
+        self.hub.command(record)
+        self.replicas.moved(stored)
 
     def _tell_alerts(self, alerts: Alerts) -> None:
         for connection in self.viewers:

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import gc
 import logging
-import math
 import os
 import re
 import resource
@@ -25,6 +24,7 @@ from penstock import discovery
 
 from .alerts.rules import RULES, Rules
 from .app import create_app
+from .bus.opening import REDIS, open_bus
 from .core import Backend
 from .ports import PortTaken, listen
 from .security.hosts import is_loopback
@@ -56,6 +56,13 @@ def add_parser(subparsers: Subparsers) -> None:
         type=_store,
         metavar="URL",
         help="a PostgreSQL database instead of --data, which several replicas share: postgresql://… ($PENSTOCK_STORE)",
+    )
+    add(
+        "--bus",
+        default=os.environ.get("PENSTOCK_BUS", ""),
+        type=_bus,
+        metavar="URL",
+        help="a Redis server through which replicas on one --store hear of each other: redis://… ($PENSTOCK_BUS)",
     )
     add(
         "--retention",
@@ -129,6 +136,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("uvicorn", "uvicorn.error", "websockets"):
         logging.getLogger(name).setLevel(logging.WARNING)
     settings = settings_from(arguments)
+    if settings.bus and not settings.store:
+        return _fail("--bus needs --store: replicas share their records")
     with contextlib.ExitStack() as held:
         if settings.announce:
             held_it = _hold(held, _lock_path())
@@ -197,6 +206,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
         host=arguments.host.strip("[]"),
         port=arguments.port,
         store=arguments.store,
+        bus=arguments.bus,
         data=None if data == ":memory:" else Path(data) if data else discovery.state_home(),
         token_file=arguments.token_file or default_token_file(),
         read_only=arguments.read_only,
@@ -217,10 +227,10 @@ def _serve(settings: Settings, keyring: Keyring, listener: socket.socket) -> int
     limits = settings.limits.within(_raise_descriptor_limit())
     settings = msgspec.structs.replace(settings, port=port, limits=limits)
     try:
-        backend = Backend(settings)
+        backend = Backend(settings, open_bus(settings, keyring.key))
     except Unavailable as error:
         return _fail(str(error))
-    links = Links(limits.links)
+    links = Links(backend.store, keyring)
     server = make_server(create_app(settings, keyring, backend, links), settings)
     backend.on_idle = server.stop
     local = keyring.local
@@ -233,7 +243,7 @@ def _serve(settings: Settings, keyring: Keyring, listener: socket.socket) -> int
             _warn_about_network(settings)
         if backend.store.warning:
             print(f"Warning: {backend.store.warning}", file=sys.stderr)
-        link = fragment(links.make(local, math.inf))
+        link = fragment(links.make_first(local, DAY))
         print(f"Penstock is at {settings.public_url or url}/{link}", flush=True)
         server.run(sockets=[listener])
     finally:
@@ -341,6 +351,12 @@ def _url(text: str) -> str:
 def _store(text: str) -> str:
     if text and not text.startswith(POSTGRES):
         raise argparse.ArgumentTypeError("it must be an address such as postgresql://user@host/database")
+    return text
+
+
+def _bus(text: str) -> str:
+    if text and not text.startswith(REDIS):
+        raise argparse.ArgumentTypeError("it must be an address such as redis://host:6379")
     return text
 
 

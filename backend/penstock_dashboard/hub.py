@@ -8,8 +8,10 @@ between.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable
+from typing import Protocol
 
 from msgspec.json import encode
 from penstock.insight.runs import Member, member, summary
@@ -29,6 +31,46 @@ AT_ONCE = 64
 """Rows that are encoded before others have their turn: a few milliseconds."""
 
 _OVERVIEW = encode(Overview([]))[: -len(b'],"removed":[],"complete":false,"runs":[]}')]
+
+
+class Elsewhere(Protocol):
+    """Viewers at other replicas."""
+
+    @property
+    def overview(self) -> bool:
+        """Whether one of them looks at the overview."""
+
+    def watched(self, loader: str) -> bool:
+        """Whether one of them looks at this loader."""
+
+    def watching_changed(self) -> None:
+        """Other loaders are looked at here than before."""
+
+    def frame(self, loader: str, text: str) -> None:
+        """The latest frame of a loader that is connected here."""
+
+    def changed(self, entry: Entry) -> None:
+        """A loader's configuration or presence has changed."""
+
+    def rows(self, rows: list[bytes]) -> None:
+        """Rows of loaders that are connected here, which have changed."""
+
+
+class Nobody:
+    """Nobody looks."""
+
+    overview = False
+
+    def watched(self, loader: str) -> bool:  # noqa: ARG002
+        return False
+
+    def watching_changed(self) -> None: ...
+
+    def frame(self, loader: str, text: str) -> None: ...
+
+    def changed(self, entry: Entry) -> None: ...
+
+    def rows(self, rows: list[bytes]) -> None: ...
 
 
 class Connection:
@@ -78,6 +120,19 @@ class Hub:
         self._blobs: dict[int, str] = {}
         """What a viewer needs that has seen tick N, worked out once per tick for the first few of them."""
         self._encoded = Encoded(limits.encoded)
+        self._here: list[bytes] = []
+        """Rows of the tick that comes, of loaders that are connected at this replica."""
+        self.elsewhere: Elsewhere = Nobody()
+        """Viewers at other replicas."""
+
+    @property
+    def watching(self) -> list[str]:
+        """Loaders that somebody looks at here."""
+        return list(self._watchers)
+
+    @property
+    def wants_overview(self) -> bool:
+        return any(connection.viewer.overview for connection in self.connections)
 
     def join(self, seat: Seat | None = None) -> Connection:
         limits = self._limits
@@ -94,8 +149,8 @@ class Hub:
         self._watch(connection, loaders)
 
     def is_watched(self, loader: str) -> bool:
-        """Whether somebody looks at this loader itself, not only at the overview."""
-        return loader in self._watchers
+        """Whether somebody looks at this loader itself, not only at the overview; here or at another replica."""
+        return loader in self._watchers or self.elsewhere.watched(loader)
 
     # ------------------------------------------------------------------------------------- from the loaders
 
@@ -104,20 +159,41 @@ class Hub:
         self._changed.add(entry.id)
         self._encoded.drop(f"detail {entry.id}")
         self._encoded.drop(f"frame {entry.id}")
-        watchers = self._watchers.get(entry.id)
-        if watchers:
-            self._encoded.put(f"frame {entry.id}", encode(entry.frame(snapshot)).decode())
-            for connection in watchers:
-                connection.viewer.frame(entry.id)
-                connection.bell.set()
-        else:
+        if not self.is_watched(entry.id):
             entry.unwatched()
+            return
+        text = encode(entry.frame(snapshot)).decode()
+        self._encoded.put(f"frame {entry.id}", text)
+        self.elsewhere.frame(entry.id, text)
+        for connection in self._watchers.get(entry.id, ()):
+            connection.viewer.frame(entry.id)
+            connection.bell.set()
+
+    def shown(self, entry: Entry, frame: str, detail: str) -> None:
+        """The latest of a loader at another replica."""
+        watchers = self._watchers.get(entry.id, ())
+        if detail:
+            self._encoded.put(f"detail {entry.id}", detail)
+        if frame:
+            entry.received = time.time()
+            self._encoded.put(f"frame {entry.id}", frame)
+        for connection in watchers:
+            if detail:
+                connection.viewer.detail(entry.id)
+            if frame:
+                connection.viewer.frame(entry.id)
+            connection.bell.set()
+
+    def row_changed(self, entry: Entry) -> None:
+        """Only what the overview says of it has changed."""
+        self._changed.add(entry.id)
 
     def changed(self, entry: Entry) -> None:
         """A loader's configuration or presence has changed."""
         self._changed.add(entry.id)
         self._encoded.drop(f"detail {entry.id}")
         self._encoded.drop(f"frame {entry.id}")
+        self.elsewhere.changed(entry)
         for connection in self._watchers.get(entry.id, ()):
             connection.viewer.detail(entry.id)
             connection.bell.set()
@@ -182,7 +258,7 @@ class Hub:
         """Encode the rows that changed, some at a time, so that nobody waits for thousands of them, and wake those who
         watch the overview. What changes meanwhile is for the next tick.
         """
-        if not any(connection.viewer.overview for connection in self.connections):
+        if not self.wants_overview and not self.elsewhere.overview:
             return  # the rows stay marked as changed until somebody looks
         fresh = list(self._fresh())
         for first in range(0, len(fresh), AT_ONCE):
@@ -229,7 +305,10 @@ class Hub:
             entry = self._registry.get(identifier)
             if entry is not None and identifier in self._changed:
                 row = entry.row()
-                self._rows[identifier] = (self._tick + 1, encode(row))
+                encoded = encode(row)
+                self._rows[identifier] = (self._tick + 1, encoded)
+                if entry.here:
+                    self._here.append(encoded)
                 self._by_run.setdefault(entry.run, {})[identifier] = member(row)
                 self._touched.add(entry.run)
             self._changed.discard(identifier)
@@ -245,6 +324,8 @@ class Hub:
                 self._runs[run] = (self._tick, encode(summary(run, members.values())))
         self._touched = set()
         self._blobs = {}
+        here, self._here = self._here, []
+        self.elsewhere.rows(here)
 
     def _since(self, seen: int) -> str:
         rows = [row for tick, row in self._rows.values() if tick > seen]
@@ -267,3 +348,4 @@ class Hub:
         for loader in loaders:
             self._watchers.setdefault(loader, set()).add(connection)
         self._watchers = {loader: watchers for loader, watchers in self._watchers.items() if watchers}
+        self.elsewhere.watching_changed()

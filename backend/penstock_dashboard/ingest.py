@@ -84,6 +84,8 @@ class Publisher:
         self._token_bytes = backend.publishers.bytes_of(token.name)
         self._seat = seat_of(socket.scope)
         self._owner = 0
+        self._moved = False
+        """Whether the loader may have been connected at another replica before."""
         self._waiting = False
         """Whether the next message is waited for, and may be delivered at once."""
         self._delay = 0.0
@@ -239,6 +241,8 @@ class Publisher:
         entry.pace = self._backend.pace_of(entry) if self._minor >= PACED else 0.0
         self.send(Welcome(PROTOCOL, entry.id, entry.last_seq, time.time(), round(entry.pace * 1e6)))
         self._backend.connected(entry)
+        if self._moved:
+            self._backend.replicas.arrived(entry)
         return True
 
     async def _claim(self, hello: Hello) -> Entry:
@@ -253,10 +257,12 @@ class Publisher:
             if not publishers.is_greeting(self, loader):
                 raise Replaced(REPLACED_BY_ANOTHER)
             try:
-                return registry.welcome(hello, claim)
+                entry = registry.welcome(hello, claim)
             except Full:
                 store.forget(claim.key)
                 raise
+        self._moved = claim.moved
+        return entry
 
     def _refuse(self, refusal: Exception) -> None:
         code, reason = TRY_LATER, str(refusal)

@@ -38,6 +38,7 @@ from penstock.protocol import (
     loader_id,
 )
 
+from .bus.messages import KnownLoader
 from .settings import Limits, Timing
 from .shelf import Shelf
 from .store import Claim, LoaderRecord, Mark
@@ -113,7 +114,11 @@ class Entry:
         self._patience = 0.0
         """Seconds of silence after which it is stale."""
         self.send: Callable[[Command | Pace], None] | None = None
-        """Set while connected."""
+        """Set while connected here."""
+        self.replica = ""
+        """The other replica at which it is connected."""
+        self.told: LoaderRow | None = None
+        """What that said of it last."""
         self.speaker: object = None
         """The connection that speaks for it now."""
         self._shelf = shelf
@@ -123,8 +128,21 @@ class Entry:
         return self.hello.identity.run
 
     @property
-    def connected(self) -> bool:
+    def here(self) -> bool:
+        """Connected at this replica."""
         return self.send is not None
+
+    @property
+    def connected(self) -> bool:
+        """Connected at this replica or at another one."""
+        return self.here or bool(self.replica)
+
+    @property
+    def workers(self) -> int:
+        """Workers alive."""
+        if self.replica and self.told is not None:
+            return self.told.workers
+        return self.brief.workers if self.brief is not None else 0
 
     @property
     def interval(self) -> float:
@@ -204,7 +222,42 @@ class Entry:
         self.rates = Rates()
         self._shelf.drop(self.owner, self.key)
 
+    def learn(self, known: KnownLoader, replica: str) -> None:
+        """What another replica said of its coming and going."""
+        self.claim = known.claim
+        self.hello = msgspec.msgpack.decode(known.hello, type=Hello)
+        self.presence, self.seen = cast(Presence, known.presence), known.seen
+        self.place = cast(Place, known.place)
+        self.heard = time.monotonic()
+        self.replica = replica if known.here else ""
+        if not self.replica:
+            self._keep_told()
+        elif not self._left:
+            self.leave()
+
+    def orphan(self) -> None:
+        """The replica at which it was connected is gone. What that said last is what is known."""
+        self.replica = ""
+        self.heard = time.monotonic()
+        if self.presence == "connected":
+            self.presence = "stale"
+        self._keep_told()
+
+    def _keep_told(self) -> None:
+        """Nobody says anything more of it: what was said last becomes what is known here."""
+        told, self.told = self.told, None
+        if told is not None:
+            epoch, batch, length, target = told.epoch, told.batch, told.length, told.target
+            snapshot = Snapshot(0, told.seen, told.state, epoch=epoch, batch=batch, length=length, target=target)
+            self._left, self.judge = {}, Judge(self.hello.config)
+            self.judge.take(snapshot)
+            self.leave()
+            self.brief = Brief(told.seen, told.state, epoch, batch, length, told.workers, target, unknown=told.unknown)
+
     def row(self) -> LoaderRow:
+        if self.replica and self.told is not None:
+            about = {"presence": self.presence, "seen": self.seen, "place": self.place, "refuses": self.refuses}
+            return msgspec.structs.replace(self.told, **about)
         brief = self.brief
         gone = self.presence in ("lost", "finished")
         row = LoaderRow(
@@ -325,6 +378,7 @@ class Registry:
         """Token → run → how many loaders."""
         self.most_per_token = limits.of_one_token(limits.loaders)
         self.on_forgotten: Callable[[Entry], None] = lambda _entry: None
+        self.on_dropped: Callable[[Entry], None] = lambda _entry: None
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
@@ -351,6 +405,7 @@ class Registry:
             except msgspec.DecodeError:
                 continue  # written by a later version: the loader will say hello again
             entry = Entry(record.key, hello, record.owner, self._shelf)
+            entry.claim = record.claim
             if record.snapshot and snapshot:
                 entry.judge.take(snapshot)
                 entry.keep(snapshot, record.snapshot)
@@ -383,13 +438,40 @@ class Registry:
         elif entry.hello.identity.incarnation != hello.identity.incarnation:
             entry.begin()
         entry.claim, entry.last_seq = claim.number, claim.last_seq
+        entry.replica, entry.told = "", None
         entry.hello = hello
         entry.judge.config = hello.config
+        return entry
+
+    def learn(self, known: KnownLoader, replica: str) -> Entry | None:
+        """The entry of a loader of which another replica spoke, if that was news: older claims are of the past."""
+        try:
+            hello = msgspec.msgpack.decode(known.hello, type=Hello)
+        except msgspec.DecodeError:
+            return None
+        entry = self.find(hello.identity)
+        if entry is not None and entry.key != known.key:
+            if entry.here:
+                return None
+            self._remove(entry)
+            entry = None
+        if entry is None:
+            entry = Entry(known.key, hello, known.owner, self._shelf)
+            self._add(entry)
+        elif known.claim < entry.claim or (known.claim == entry.claim and entry.here):
+            return None
+        if not entry.here:
+            entry.learn(known, replica)
         return entry
 
     def forget(self, entry: Entry) -> None:
         self._remove(entry)
         self.on_forgotten(entry)
+
+    def drop(self, entry: Entry) -> None:
+        """Another replica has had it forgotten."""
+        self._remove(entry)
+        self.on_dropped(entry)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.id]
@@ -422,8 +504,8 @@ class Registry:
         return changed
 
     def _presence(self, entry: Entry, now: float) -> Presence:
-        if entry.presence == "finished":
-            return "finished"
+        if entry.presence == "finished" or entry.replica:
+            return entry.presence  # of those at other replicas, these say
         silent = now - entry.heard
         if not entry.connected:
             if entry.presence == "lost" or silent > self._timing.reconnect:

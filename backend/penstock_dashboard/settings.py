@@ -176,6 +176,8 @@ class Settings(Struct, frozen=True):
     """Folder of the database; None: memory."""
     store: str = ""
     """Address of a PostgreSQL database that several replicas share; empty: SQLite in `data`."""
+    bus: str = ""
+    """Address of a Redis server through which replicas hear of each other; empty: there is one dashboard."""
     token_file: Path | None = None
     """None: tokens of this process only, never written."""
     read_only: bool = False

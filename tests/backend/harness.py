@@ -21,6 +21,7 @@ from penstock import protocol
 from penstock.protocol import Config, Events, Hello, Identity, Queues, Snapshot, Times, Worker
 from penstock.telemetry import commands as in_loader
 from penstock_dashboard.app import create_app
+from penstock_dashboard.bus.opening import open_bus
 from penstock_dashboard.core import Backend
 from penstock_dashboard.ports import listen
 from penstock_dashboard.security.tokens import Keyring, Token, TokenFile, save
@@ -128,8 +129,9 @@ def serving(settings: Settings, folder: Path) -> Iterator[Running]:
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     settings = msgspec.structs.replace(settings, port=port, token_file=path)
-    backend = Backend(settings)
-    server = make_server(create_app(settings, Keyring(path), backend), settings)
+    keyring = Keyring(path)
+    backend = Backend(settings, open_bus(settings, keyring.key))
+    server = make_server(create_app(settings, keyring, backend), settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

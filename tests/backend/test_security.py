@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from penstock_dashboard.security.buckets import TokenBucket
 from penstock_dashboard.security.hosts import Hosts, is_loopback, split_host, split_origin
 from penstock_dashboard.security.links import Links
 from penstock_dashboard.security.tokens import Keyring, Token, TokenFile, UnusableTokenFile, load, save
-from penstock_dashboard.settings import Limits, Settings
+from penstock_dashboard.settings import Limits, Retention, Settings
+from penstock_dashboard.store import Store
+from penstock_dashboard.store.sqlite import Sqlite
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.backend.harness import BRISK, Address, FakeLoader, Running, serving, until
@@ -254,17 +257,24 @@ def test_a_link_signs_in_once_with_the_scopes_of_whoever_made_it(server: Running
         assert browser.post("/api/session", json=once).status_code == 401
 
 
-def test_links_are_few_and_do_not_live_for_ever() -> None:
-    now = 0.0
-    links = Links(most=2, clock=lambda: now)
-    token = Token("t", "s", ("view",))
-    codes = [links.make(token, lifetime=10.0) for _ in range(3)]
-    assert links.use(codes[0]) is None, "only two wait"
-    now = 11.0
-    assert links.use(codes[1]) is None, "it is too old"
-    now = 5.0
-    assert links.use(codes[2]) == token
-    assert links.use(codes[2]) is None
+def test_links_are_few_and_do_not_live_for_ever(folder: Path) -> None:
+    async def check() -> None:
+        now = 0.0
+        token = Token("t", "s", ("view",))
+        save(folder / "tokens.json", TokenFile("key", (token,)))
+        store = Store(Sqlite(None, Retention()), 0.0, Limits(links=2))
+        await store.start()
+        links = Links(store, Keyring(folder / "tokens.json"), clock=lambda: now)
+        codes = [await links.make(token, lifetime=10.0) for _ in range(3)]
+        assert await links.use(codes[0]) is None, "only two wait"
+        now = 11.0
+        assert await links.use(codes[1]) is None, "it is too old"
+        now = 5.0
+        assert await links.use(codes[2]) == token
+        assert await links.use(codes[2]) is None
+        await store.stop()
+
+    asyncio.run(check())
 
 
 # ----------------------------------------------------------------------------------------- Host and Origin

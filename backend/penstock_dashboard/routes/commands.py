@@ -127,6 +127,7 @@ async def command(
         record = book.accept(entry, wanted, asker)
         await backend.store.committed()
         book.deliver(entry)
+        backend.replicas.ordered(entry, record.id)
     return reply(record, 202, {"Location": f"{request.scope.get('penstock.prefix', '')}/api/commands/{record.id}"})
 
 
@@ -167,6 +168,7 @@ async def run_command(
         entry = backend.registry.get(record.loader)
         if entry is not None:
             book.deliver(entry)
+            backend.replicas.ordered(entry, record.id)
     return reply(result, 202)
 
 

@@ -70,6 +70,7 @@ async def loaders(
     presence: Annotated[Presence | None, Query(description="Only those in this state.")] = None,
     hidden: Annotated[bool, Query(description="Also those of hidden runs. Those of `run` are there anyway.")] = False,
 ) -> Response:
+    await backend.replicas.update_rows()
     return named_reply(
         [
             entry.row()
@@ -87,8 +88,8 @@ async def loaders(
     responses=returns(LoaderDetail, "All that is known of it.", problems=(401, 403, 404, 422)),
     openapi_extra=SIGNED_IN,
 )
-async def detail(entry: TheLoader) -> Response:
-    return named_reply(entry.detail())
+async def detail(backend: TheBackend, entry: TheLoader) -> Response:
+    return named_reply(await backend.replicas.detail(entry))
 
 
 @router.get(

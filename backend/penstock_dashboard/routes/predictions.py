@@ -58,7 +58,7 @@ async def predictions(
         bool, Query(description="As if the slowest 1 % of samples took no longer than others.")
     ] = False,
 ) -> Response:
-    load, most = entry.load, min(entry.hello.config.max_workers or MAX_WORKERS, MAX_WORKERS)
+    load, most = await backend.replicas.load(entry), min(entry.hello.config.max_workers or MAX_WORKERS, MAX_WORKERS)
     now = load.workers if load is not None else 0
     numbers = worth_asking(now, most) if workers is None else _numbers(workers, most)
     records = await backend.store.read_events(EventsAsked(entry.key, entry.id, kinds=("receipt",), limit=MOST_RECEIPTS))

@@ -49,6 +49,7 @@ async def report(backend: TheBackend, run: Annotated[str, Path(description="The 
     entries = backend.registry.of_run(run)
     if not entries:
         raise Problem(404, "unknown-run", f"No run “{run[:256]}” is known. GET /api/loaders lists all loaders.")
+    await backend.replicas.update_rows()
     rows = {entry.id: entry.row() for entry in entries}
     # Whoever keeps training waiting most comes first: with thousands of ranks only some have room.
     chosen = sorted(entries, key=lambda entry: -waits(rows[entry.id]))[:MOST_CHAPTERS]
@@ -64,4 +65,4 @@ async def _chapter(backend: Backend, entry: Entry) -> Chapter:
         EventsAsked(entry.key, entry.id, kinds=KINDS, limit=MOST_EVENTS, most_bytes=MOST_BYTES)
     )
     events = [msgspec.json.decode(record.body, type=Event) for record in records]
-    return Chapter(entry.detail(), history, events)
+    return Chapter(await backend.replicas.detail(entry), history, events)

@@ -63,7 +63,7 @@ async def sign_in(request: Request, backend: TheBackend) -> Response:
     access = access_of(request)
     given = await body_of(request, SignIn)
     # Whoever has a good token gets in, however many bad ones were tried from the same address: only those wait.
-    token = access.links.use(given.once) if given.once else access.keyring.find(given.token.strip())
+    token = await access.links.use(given.once) if given.once else access.keyring.find(given.token.strip())
     if token is None or access.keyring.named(token.name) != token:
         wait = access.login_failures.of(client_address(request)).take()
         if wait:
@@ -101,7 +101,7 @@ async def make_link(request: Request) -> Response:
     token = access.identify(request)
     if token is None:
         raise not_signed_in()
-    return reply(OnceLink(fragment(access.links.make(token)), access.public_url, LINK_LIFETIME))
+    return reply(OnceLink(fragment(await access.links.make(token)), access.public_url, LINK_LIFETIME))
 
 
 @router.get(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from fastapi import Request
 from starlette.requests import HTTPConnection
 
@@ -26,7 +28,9 @@ class Access:
         # Browsers share cookies between the ports of one host, so the name carries the port. Under TLS, the prefix
         # keeps others from setting it: browsers take it from this very host, over TLS and for all paths only.
         self.cookie_secure = settings.public_url.startswith("https:")
-        self.cookie = f"{'__Host-' if self.cookie_secure else ''}penstock-{settings.port}"
+        # Replicas behind one public address share it.
+        port = urlsplit(settings.public_url).port or settings.port if settings.public_url else settings.port
+        self.cookie = f"{'__Host-' if self.cookie_secure else ''}penstock-{port}"
         self.cookie_path = "/" if self.cookie_secure else settings.root_path or "/"
         self.login_failures = Buckets(settings.limits.login_failures, settings.limits.login_rate)
         self.commands = Buckets(settings.limits.commands, settings.limits.command_rate)

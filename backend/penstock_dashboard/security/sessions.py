@@ -11,9 +11,11 @@ alone is worth nothing either, and the cookie cannot be read by scripts.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Callable
 
 from ..security.tokens import Keyring, Token
 
@@ -32,8 +34,10 @@ class Sessions:
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
+        self.on_end: Callable[[str], None] = lambda _session: None
+        """Called with the digest of a session that was signed out, to tell other replicas."""
         self._ended: dict[str, float] = {}
-        """Sessions that were signed out, until they would have ended anyway."""
+        """Digests of sessions that were signed out, until they would have ended anyway."""
 
     def start(self, token: Token) -> tuple[str, str]:
         """A cookie and the page's half, for somebody who has just shown this token."""
@@ -51,7 +55,7 @@ class Sessions:
         except ValueError:
             return None
         token = self._keyring.named(name)
-        if token is None or until < time.time() or body in self._ended:
+        if token is None or until < time.time() or _digest(body) in self._ended:
             return None
         genuine = hmac.compare_digest(self._sign("cookie", body, token), signature)
         ours = hmac.compare_digest(self._sign("page", body, token), page)
@@ -60,12 +64,21 @@ class Sessions:
     def end(self, cookie: str, page: str) -> None:
         """Sign out. Remembered by this process; the browser is told to forget the cookie as well."""
         if self.find(cookie, page) is not None:
-            now = time.time()
-            self._ended = {body: until for body, until in self._ended.items() if until > now}
-            body = cookie.rpartition(".")[0]
-            self._ended[body] = now + LIFETIME
-            if len(self._ended) > MOST_ENDED:
-                del self._ended[next(iter(self._ended))]
+            session = _digest(cookie.rpartition(".")[0])
+            self.ended(session)
+            self.on_end(session)
+
+    def ended(self, session: str) -> None:
+        """A session was signed out, here or at another replica."""
+        now = time.time()
+        self._ended = {digest: until for digest, until in self._ended.items() if until > now}
+        self._ended[session] = now + LIFETIME
+        if len(self._ended) > MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
 
     def _sign(self, half: str, body: str, token: Token) -> str:
         return hmac.digest(f"{self._keyring.key}:{token.token}".encode(), f"{half}:{body}".encode(), "sha256").hex()
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()

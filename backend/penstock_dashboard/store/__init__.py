@@ -19,6 +19,7 @@ from .database import (
     Database,
     EventsAsked,
     HistoryAsked,
+    LinkStored,
     Unavailable,
     Wanted,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "EventRecord",
     "EventsAsked",
     "HistoryAsked",
+    "LinkStored",
     "LoaderRecord",
     "Mark",
     "RunChangeStored",
@@ -61,6 +63,8 @@ class Store:
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="penstock-read")
         self._room = asyncio.Event()
         self._owners: dict[str, int] = {}
+        self.identity = ""
+        """Which records these are: the same for all replicas that share them."""
 
     @property
     def warning(self) -> str:
@@ -77,7 +81,7 @@ class Store:
         self._writer.start()
         self._warned = self.warning
         known = await self._read(lambda database: database.known(self._limits.snapshots))
-        self._owners = known.owners
+        self._owners, self.identity = known.owners, known.identity
         return known.loaders
 
     async def stop(self) -> None:
@@ -87,6 +91,10 @@ class Store:
     def _stop(self) -> None:
         self._readers.shutdown(wait=True, cancel_futures=True)
         self._writer.end()
+
+    def share_upkeep(self, share: Callable[[], tuple[int, int]]) -> None:
+        """`share`: this replica's place among all that use the database, and how many there are."""
+        self._database.share = share
 
     # ---------------------------------------------------------------------------------------------- writing
 
@@ -177,6 +185,16 @@ class Store:
     def forget_commands(self, run: str) -> None:
         self._writer.add(lambda batch: batch.add_deleted(run))
 
+    async def put_link(self, link: LinkStored) -> None:
+        await self._on_writer(lambda database: database.put_link(link, self._limits.links))
+
+    def put_link_now(self, link: LinkStored) -> None:
+        """Before `start`, when there is no other thread yet."""
+        self._database.put_link(link, self._limits.links)
+
+    async def take_link(self, digest: str) -> LinkStored | None:
+        return await self._on_writer(lambda database: database.take_link(digest))
+
     async def committed(self) -> None:
         """Return once everything handed over so far is stored."""
         self._writer.add(lambda _batch: None, 0.0)
@@ -205,6 +223,10 @@ class Store:
 
     async def commands(self, asked: CommandsAsked) -> list[CommandStored]:
         return await self._read(lambda database: database.commands(asked))
+
+    async def open_commands(self, loader: str) -> list[CommandStored]:
+        """The latest commands of a loader, newest first: among them those that are open."""
+        return await self.commands(CommandsAsked(loader=loader, limit=2 * self._limits.open_commands))
 
     async def find_command(self, identifier: str) -> CommandStored | None:
         return await self._read(lambda database: database.command(identifier))

@@ -11,7 +11,7 @@ that both believe a loader to be theirs, one stores.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from penstock.protocol import History
@@ -50,6 +50,21 @@ class Claim(msgspec.Struct, frozen=True):
     """Grows with every claim to this loader."""
     last_seq: int
     """Last message of this incarnation that is stored; -1: none."""
+    moved: bool = False
+    """Another replica may have had it since this one did."""
+
+
+class LinkStored(msgspec.Struct, frozen=True):
+    """A link that signs in once, as it is kept: nobody could sign in with this."""
+
+    digest: str
+    """Of its code."""
+    token: str
+    """Name of the token that it signs in with."""
+    proof: str
+    """That the token is still the same: made of the code and the token's secret."""
+    until: float
+    """Unix time."""
 
 
 class Known(msgspec.Struct):
@@ -58,6 +73,8 @@ class Known(msgspec.Struct):
     loaders: list[tuple[LoaderRecord, Mark]]
     owners: dict[str, int]
     """Token → its number."""
+    identity: str = ""
+    """Random, made with the tables: the same for all who use them."""
 
 
 class HistoryAsked(msgspec.Struct, frozen=True):
@@ -106,6 +123,8 @@ class Database(ABC):
 
     warning = ""
     """Not empty: what is stored now is not kept as was asked for, and why."""
+    share: Callable[[], tuple[int, int]] = staticmethod(lambda: (0, 1))
+    """This replica's place among all that use the database, and how many there are: its part of the upkeep."""
 
     @property
     @abstractmethod
@@ -171,6 +190,14 @@ class Database(ABC):
 
     def give_up(self) -> None:  # noqa: B027  most never wait for anything
         """What cannot be stored now is not waited for any longer. Called from another thread, at the end."""
+
+    @abstractmethod
+    def put_link(self, link: LinkStored, most: int) -> None:
+        """Keep a link that signs in once; beyond so many, the oldest are void."""
+
+    @abstractmethod
+    def take_link(self, digest: str) -> LinkStored | None:
+        """A link, which is void from now on, for everybody."""
 
     # ----------------------------------------------------------------- on any thread; may raise `AskTheWriter`
 

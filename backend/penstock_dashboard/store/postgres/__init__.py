@@ -26,6 +26,7 @@ from ..database import (
     EventsAsked,
     HistoryAsked,
     Known,
+    LinkStored,
     Unavailable,
     Wanted,
 )
@@ -37,6 +38,7 @@ from .reading import (
     read_command,
     read_commands,
     read_events,
+    read_identity,
     read_loaders,
     read_owners,
     read_recent,
@@ -65,12 +67,12 @@ class Postgres(Database):
     def __init__(self, url: str, retention: Retention, batch: int = Limits().batch) -> None:
         """Raises `Unavailable`."""
         self.warning = ""
-        self.share: Callable[[], tuple[int, int]] = lambda: (0, 1)
-        """This replica's place among all, and how many there are: its part of the upkeep."""
         self._url = url
         self._retention = retention
         self._batch = max(512 << 10, min(batch, retention.max_bytes // 8))
         self._dropped = 0
+        self._mine: dict[int, int] = {}
+        """Loader → the last claim that was made here."""
         self._samples = 0
         """Stored since the last compaction."""
         self._written = 0
@@ -119,7 +121,10 @@ class Postgres(Database):
         return self._persist(work)
 
     def claim(self, wanted: Sequence[Wanted]) -> list[Claim]:
-        return self._persist(lambda connection: _claim(connection, wanted))
+        made = self._persist(lambda connection: _claim(connection, wanted))
+        claims = [msgspec.structs.replace(one, moved=self._mine.get(one.key) != one.number - 1) for one in made]
+        self._mine.update((one.key, one.number) for one in made)
+        return claims
 
     def store(self, batch: Batch) -> Batch:
         if batch.events:
@@ -127,6 +132,8 @@ class Postgres(Database):
             numbered = [msgspec.structs.replace(event, id=next(ids)) for event in batch.events]
             batch = msgspec.structs.replace(batch, events=numbered)
         stored = self._persist(lambda connection: _store(connection, batch))
+        for key in batch.forgotten:
+            self._mine.pop(key, None)
         self._samples += len(stored.samples)
         self._written += batch.size
         return stored
@@ -134,6 +141,24 @@ class Postgres(Database):
     def store_loaders(self, records: Sequence[LoaderRecord]) -> None:
         self._persist(lambda connection: update_loaders(connection, records))
         self._written += sum(record.size for record in records)
+
+    def put_link(self, link: LinkStored, most: int) -> None:
+        def work(connection: Connection) -> None:
+            connection.execute("DELETE FROM links WHERE until < %s", (time.time(),))
+            connection.execute(
+                "INSERT INTO links (digest, token, proof, until) VALUES (%s, %s, %s, %s)",
+                (link.digest, link.token, link.proof, link.until),
+            )
+            connection.execute(
+                "DELETE FROM links WHERE n NOT IN (SELECT n FROM links ORDER BY n DESC LIMIT %s)", (most,)
+            )
+
+        self._persist(work)
+
+    def take_link(self, digest: str) -> LinkStored | None:
+        taken = "DELETE FROM links WHERE digest = %s RETURNING digest, token, proof, until"
+        row = self._persist(lambda connection: connection.execute(taken, (digest,)).fetchone())
+        return LinkStored(*row) if row else None
 
     def tend(self) -> None:
         now = time.time()
@@ -213,7 +238,11 @@ class Postgres(Database):
     # ---------------------------------------------------------------------------------------------- reading
 
     def known(self, snapshots: int) -> Known:
-        return self._query(lambda connection: Known(read_loaders(connection, snapshots), read_owners(connection)))
+        return self._query(
+            lambda connection: Known(
+                read_loaders(connection, snapshots), read_owners(connection), read_identity(connection)
+            )
+        )
 
     def history(self, asked: HistoryAsked) -> History:
         def read(connection: Connection) -> History:

@@ -40,6 +40,11 @@ def read_owners(connection: Connection) -> dict[str, int]:
     return {name: number for number, name in connection.execute("SELECT id, name FROM owners")}
 
 
+def read_identity(connection: Connection) -> str:
+    (found,) = connection.execute("SELECT id FROM identity").fetchone() or ("",)
+    return str(found)
+
+
 def read_events(connection: Connection, asked: EventsAsked) -> list[EventRecord]:
     conditions = "loader = %s AND id > %s AND id < %s"
     values: list[object] = [asked.key, asked.after, 1 << 62 if asked.before is None else asked.before]

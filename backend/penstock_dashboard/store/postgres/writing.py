@@ -80,8 +80,8 @@ def insert(connection: Connection, batch: Batch) -> None:
 def update_loaders(connection: Connection, records: Sequence[LoaderRecord]) -> None:
     """What is known of loaders by now, unless somebody else has claimed them and knows better."""
     connection.cursor().executemany(
-        "UPDATE loaders SET hello = %s, snapshot = %s, presence = %s, seen = %s, place = %s WHERE key = %s "
-        "AND EXISTS (SELECT 1 FROM marks WHERE marks.key = loaders.key AND claim = %s)",
+        "UPDATE loaders SET hello = %s, snapshot = coalesce(%s, snapshot), presence = %s, seen = %s, place = %s "
+        "WHERE key = %s AND EXISTS (SELECT 1 FROM marks WHERE marks.key = loaders.key AND claim = %s)",
         [(r.hello, r.snapshot, r.presence, r.seen, r.place, r.key, r.claim) for r in sorted(records, key=_key)],
     )
 

@@ -22,7 +22,17 @@ from penstock.protocol import History
 from ...settings import Limits, Retention
 from .. import compaction
 from ..batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark
-from ..database import AskTheWriter, Claim, CommandsAsked, Database, EventsAsked, HistoryAsked, Known, Wanted
+from ..database import (
+    AskTheWriter,
+    Claim,
+    CommandsAsked,
+    Database,
+    EventsAsked,
+    HistoryAsked,
+    Known,
+    LinkStored,
+    Wanted,
+)
 from ..history import read_history
 from ..samples import Sample
 from .compacting import compact, expire
@@ -85,6 +95,8 @@ class Sqlite(Database):
         """Loader → the claim that holds."""
         self._numbers = itertools.count(1)
         self._keys = itertools.count(1)
+        self._links: dict[str, LinkStored] = {}
+        """In memory: a link does not outlive the dashboard that printed it."""
         self._event = 0
         """The last number that an event was given."""
         self._thread = 0
@@ -181,6 +193,14 @@ class Sqlite(Database):
             self.space.stored(record)
             self._owners[record.key] = record.owner
             self._loaders[record.id] = (record.key, record.owner)
+
+    def put_link(self, link: LinkStored, most: int) -> None:
+        self._links[link.digest] = link
+        while len(self._links) > most:
+            del self._links[next(iter(self._links))]
+
+    def take_link(self, digest: str) -> LinkStored | None:
+        return self._links.pop(digest, None)
 
     def tend(self) -> None:
         if compaction.due(self._compacted, time.time()) or self._crowded():
