@@ -52,6 +52,8 @@ class OnRedis(Bus):
         self._size = 0
         self._bell = asyncio.Event()
         self._listening = asyncio.Event()
+        self._failing: set[str] = set()
+        """Which of listening and publishing does not work."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, name: str, among: str) -> None:
@@ -86,8 +88,9 @@ class OnRedis(Bus):
             self._bell.clear()
             try:
                 await self._flush()
+                self._works("publishing")
             except (RedisError, OSError) as error:
-                self._warn(error)
+                self._fails("publishing", error)
                 await asyncio.sleep(AGAIN)
 
     async def _flush(self) -> None:
@@ -115,10 +118,10 @@ class OnRedis(Bus):
                         elif message["type"] == "subscribe" and message["channel"].decode().endswith(self._name):
                             # The last of both: at the start, and whenever the connection was made again.
                             self._listening.set()
-                            self.warning = ""
+                            self._works("listening")
                             self.on_restored()
             except (RedisError, OSError) as error:
-                self._warn(error)
+                self._fails("listening", error)
             self._listening.clear()
             await asyncio.sleep(AGAIN)
 
@@ -139,7 +142,13 @@ class OnRedis(Bus):
     def _sign(self, channel: str, packet: bytes) -> bytes:
         return hmac.digest(self._key, channel.encode() + b"\0" + packet, "sha256")
 
-    def _warn(self, error: Exception) -> None:
-        if not self.warning:
+    def _works(self, what: str) -> None:
+        self._failing.discard(what)
+        if not self._failing:
+            self.warning = ""
+
+    def _fails(self, what: str, error: Exception) -> None:
+        if not self._failing:
             log.error("the bus cannot be reached: %s", type(error).__name__)
+        self._failing.add(what)
         self.warning = "The bus cannot be reached: what is connected at other replicas is not shown live."

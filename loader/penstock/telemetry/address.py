@@ -34,6 +34,14 @@ class Address(msgspec.Struct, frozen=True):
         scheme, rest = self.url.split("://", 1)
         return f"{_SCHEMES[scheme]}://{rest}{PUBLISH}"
 
+    @property
+    def others(self) -> bool:
+        """There is another address to try first."""
+        return False
+
+    def welcomed(self) -> None:
+        """It let us in."""
+
     def find(self) -> Address:
         """The address with its token. Asked anew for every attempt: a restarted dashboard may have another one."""
         if self.token:
@@ -48,6 +56,7 @@ class LocalAddress:
     """The dashboard of this user on this machine, wherever it listens; one is started if there is none."""
 
     url = "the local dashboard"
+    others = False
 
     def __init__(self) -> None:
         self._dashboard = LocalDashboard()
@@ -56,6 +65,9 @@ class LocalAddress:
         """None: it is still starting."""
         found = self._dashboard.find()
         return None if found is None else Address(found.url, found.token)
+
+    def welcomed(self) -> None:
+        """It let us in."""
 
 
 class Replicas:
@@ -66,9 +78,19 @@ class Replicas:
         self.url = ",".join(address.url for address in addresses)
         # A generator of its own: training's random numbers stay as they are. Loaders spread over all.
         self._place = random.Random().randrange(len(self.addresses))
+        self._tried = 0
+
+    @property
+    def others(self) -> bool:
+        """Some have not been tried since one let us in."""
+        return self._tried < len(self.addresses)
+
+    def welcomed(self) -> None:
+        self._tried = 0
 
     def find(self) -> Address:
         """Each time the next: it is asked for every attempt to connect."""
+        self._tried += 1
         self._place = (self._place + 1) % len(self.addresses)
         return self.addresses[self._place].find()
 

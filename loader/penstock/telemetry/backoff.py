@@ -34,3 +34,7 @@ class Backoff:
         longest = min(MOST, FIRST * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return longest * (0.5 + 0.5 * self._chance())
+
+    def another(self) -> float:
+        """The seconds to wait before another replica is tried: many come at once when one has gone."""
+        return FIRST * self._chance()

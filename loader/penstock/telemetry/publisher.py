@@ -281,7 +281,7 @@ class Publisher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._connect_at = now + self._backoff.failed(now)
+        self._connect_at = now + (self._backoff.another() if self._address.others else self._backoff.failed(now))
         if self.finishing and not was_welcomed:
             self._end_by = now  # there is nobody to say goodbye to
 
@@ -409,6 +409,7 @@ class Publisher:
             raise Lost("version", f"it speaks version {theirs} of the protocol, this loader version {ours}")
         self._welcomed = True
         self._backoff.succeeded(time.monotonic())
+        self._address.welcomed()
         self._outbox.resume(welcome.last_seq)
         self._answers.resume()
         self._follow(welcome.interval_us)
