@@ -117,6 +117,7 @@ class PooledIterator(EpochIterator):
         options = self._engine.options
         depth = self._engine.depth
         depth.given = self._engine.given_prefetch_factor()
+        depth.far = isinstance(options.workers, Remote)
         budget, ceiling = memory_limits(options.memory_budget)
         self._hold_bytes = max(budget // 4, 1)
         self._engine.note_dataset(self._dataset)

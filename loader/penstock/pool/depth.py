@@ -14,6 +14,9 @@ although workers could have made more:
 
 So waiting that no window would spare (workers that are always busy) makes it no larger. It is halved when for a while
 there were always more finished batches than the half would have held; each time it had to grow that while is longer.
+
+Workers on other machines are given as many tasks as memory allows from the start: batches that are on the way count as
+in flight, and of a worker over there nobody knows at the moment whether it has nothing to do.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ class Depth:
     def __init__(self, given: int | None = None) -> None:
         self.given = given
         """Tasks a worker, by `prefetch_factor`; None: as many as is found here."""
+        self.far = False
+        """Some of the workers run on other machines."""
         self._grown = 0
         """Tasks that may be in flight if that is more than torch has; 0: it is not."""
         self._full = False
@@ -70,13 +75,15 @@ class Depth:
         """How many tasks may be in flight with so many workers."""
         if self.given is not None:
             return self.given * workers
+        if self.far:
+            return most_tasks(None, workers)
         return max(self._grown, TORCHS * workers)
 
     def reason(self, workers: int) -> WindowReason:
         """Why that is as many as it is."""
         if self.given is not None:
             return "given"
-        if self._full:
+        if self._full or self.far:
             return "memory"
         if self._grown <= TORCHS * workers:
             return "start"
@@ -105,7 +112,7 @@ class Depth:
         task waits, so that says nothing.
         """
         elapsed, self._at = (now - self._at if self._at else 0), now
-        if self.given is not None:
+        if self.given is not None or self.far:
             return
         self._count(elapsed, workers, batch_ns, largest, budget)
         self._waits, self._idle = waits, held_back / max(workers, 1)

@@ -171,6 +171,16 @@ def test_what_is_given_holds() -> None:
     assert world.depth.reason(4) == "given"
 
 
+def test_workers_on_other_machines_have_as_many_tasks_as_memory_allows() -> None:
+    depth = Depth()
+    depth.far = True
+    assert depth.tasks(2) == most_tasks(None, 2) and depth.reason(2) == "memory"
+    depth.look(1, 2, waits=False, held_back=0, batch_ns=MS, largest=40 * MB, budget=MB, finished=100)
+    assert depth.tasks(2) == most_tasks(None, 2), "nothing that is seen here makes it smaller"
+    depth.given = 3
+    assert depth.tasks(2) == 6
+
+
 def test_time_at_rest_counts_for_nothing() -> None:
     depth = Depth()
     for now in (1, 10**9, 2 * 10**9):
