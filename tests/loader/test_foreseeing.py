@@ -464,12 +464,12 @@ def test_what_was_foreseen_ends_with_its_pool(how: str, outcomes: list[bool]) ->
 def test_a_pause_holds_for_the_next_epoch_too() -> None:
     with make(Samples("int", 40), batch_size=2) as train:
         begun = iter(train)
-        for _ in range(len(train) - DEPTH - 2):
+        for _ in range(len(train) - DEPTH):
             next(begun)
-        wait_until(lambda: train.stats().queues.data == DEPTH + 2, "the last batches")
+        wait_until(lambda: train.stats().queues.data == DEPTH, "the last batches, which fill the window")
         train.pause()
         made = [worker.progress(0).batches for worker in conductor_of(train).roster]
-        for _ in range(DEPTH + 1):
+        for _ in range(DEPTH - 1):
             next(begun)
         wait_until(lambda: conductor_of(train).foreseen is not None, "the next epoch's tasks")
         assert foreseen_finished(train) == 0

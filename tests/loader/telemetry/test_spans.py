@@ -151,7 +151,9 @@ def test_a_watched_loader_tells_the_life_of_every_batch(workers: int, server: Go
 
 
 def test_batches_that_training_does_not_want_yet_are_told(server: GoodServer) -> None:
-    watched = DataLoader(Unhurried(length=20), num_workers=1, monitor=server.url, publish_interval=0.05)
+    watched = DataLoader(
+        Unhurried(length=20), num_workers=1, prefetch_factor=20, monitor=server.url, publish_interval=0.05
+    )
     iterator = iter(watched)
     next(iterator)
     told = until(lambda: [e for e in server.only.events if isinstance(e, Spans) and e.spans[-1].batch == 19])
@@ -172,7 +174,7 @@ def test_batches_of_shards_are_told_apart(server: GoodServer) -> None:
 @pytest.mark.parametrize("style", [Unhurried, UnhurriedStream])
 def test_when_a_batch_is_yielded_is_told_in_the_end(style: Any, server: GoodServer) -> None:
     """Workers are far ahead of training: all but one of the batches are told of before they are yielded."""
-    made = DataLoader(style(length=30), num_workers=2, monitor=server.url, publish_interval=0.02)
+    made = DataLoader(style(length=30), num_workers=2, prefetch_factor=15, monitor=server.url, publish_interval=0.02)
 
     def events() -> list[Spans]:
         return [event for event in server.only.events if isinstance(event, Spans)]
