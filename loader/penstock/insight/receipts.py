@@ -128,11 +128,15 @@ class Receipts:
         self._settled_at = 0
         """Batches made from which on it counts."""
         self._rate_before: Rate | None = None
+        self._earlier = 0, Rate()
+        """Workers before the last time that their number changed, and their rate: a change may be heard of late."""
 
     def change(self, change: Change) -> None:
         """Another number of workers was asked for, and holds from now on."""
         if self._change is None:
-            self._rate_before = self._rate if self._rate.is_something(change.before) else None
+            workers, earlier = self._earlier
+            rates = [self._rate, *([earlier] if workers == change.before else [])]
+            self._rate_before = next((rate for rate in rates if rate.is_something(change.before)), None)
         else:  # what the one before brought will never be known
             change = Change(self._change.before, change.after, change.prediction, change.by, change.command)
         self._change = change
@@ -144,12 +148,16 @@ class Receipts:
         if last is None or now.at <= last.at or not (last.flows and now.flows):
             return None
         if now.workers != last.workers or self._settled_at < 0:
+            if self._rate.pieces:
+                self._earlier = last.workers, self._rate
             self._rate = Rate()
             self._settled_at = now.made + SETTLING * now.workers
             return None
         if now.made < self._settled_at:
             return None
         self._rate.add(now.at - last.at, now.made - last.made, now.taken - last.taken)
+        if self._rate.is_something(now.workers):
+            self._earlier = 0, Rate()
         change = self._change
         if change is None or now.workers != change.after or not self._rate.is_enough(now.workers):
             return None

@@ -61,6 +61,17 @@ def test_a_second_before_the_change_is_enough_to_compare_with_and_a_moment_is_no
         assert (receipt.measured_before is None) == (brought == "unknown")
 
 
+def test_workers_that_are_there_before_the_change_is_heard_of() -> None:
+    loader = Loader()
+    loader.run(10, 80, 2)
+    loader.run(0.2, 80, 4)
+    loader.run(0.2, 80, 6)
+    loader.resize(2, 6, 240)
+    (receipt,) = loader.run(60, 10, 6)
+    assert receipt.measured_before == pytest.approx(80, rel=0.02)
+    assert receipt.brought == "worse"
+
+
 def test_one_that_made_things_worse_is_said_to_have() -> None:
     loader = Loader()
     loader.run(20, 22, 2)

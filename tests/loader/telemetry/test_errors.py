@@ -182,7 +182,8 @@ def test_how_a_training_ended_is_in_its_last_snapshot(
 
 
 def ranked(rank: int, address: str) -> None:
-    for _ in DataLoader(Samples("int", 8), num_workers=0, monitor=address, name="train"):
+    train = DataLoader(Samples("int", 8), num_workers=0, monitor=address, name="train")
+    for _ in train:
         raise ValueError(f"rank {rank} has no data")
 
 
