@@ -13,6 +13,7 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pyte
 
@@ -32,9 +33,9 @@ LAST = b"\x1b]2;the end\x07"
 
 
 class Screen:
-    def __init__(self, process: subprocess.Popen[bytes], terminal: int, own_end: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], terminal: int, own_end: int, before: list[Any]) -> None:
         self.process = process
-        self.before = termios.tcgetattr(own_end)
+        self.before = before
         """The terminal's settings before anything touched it."""
         self.output = b""
         """All that was written."""
@@ -104,6 +105,7 @@ def screen(*arguments: str, code: str = COMMAND, **environment: str) -> Iterator
     """A command in a terminal of 80 × 24."""
     terminal, own_end = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    before = termios.tcgetattr(own_end)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "NO_COLOR"))}
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
@@ -114,7 +116,7 @@ def screen(*arguments: str, code: str = COMMAND, **environment: str) -> Iterator
         stderr=own_end,
         start_new_session=True,
     )
-    shown = Screen(process, terminal, own_end)
+    shown = Screen(process, terminal, own_end, before)
     try:
         yield shown
     finally:
