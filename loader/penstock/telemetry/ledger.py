@@ -105,6 +105,8 @@ class Ledger:
         """What training is still to be told."""
         self.failed = False
         """The last epoch ended with an error of the pool."""
+        self._abandoned = False
+        """The last epoch to end was left before its end."""
         self.errors = ErrorLog(self.emit)
         self.bad = BadSamples()
         """Those that are still to be published."""
@@ -144,7 +146,7 @@ class Ledger:
             nesting.turn_to(self.times, self.asked)
         own = self.times.enter(self.asked)
         if own > 0:
-            self.recording.turns.append(Turn((self.asked - own - before) / 1e9, own / 1e9))
+            self.recording.turns.append(_turn(Turn, ((self.asked - own - before) / 1e9, own / 1e9)))
 
     def leave(self, epoch: int) -> None:
         """Nobody iterates over this epoch any more: the clock stands still, unless there is another one."""
@@ -161,10 +163,15 @@ class Ledger:
         """Does somebody iterate over an epoch?"""
         return bool(self._under_way)
 
+    def was_interrupted(self) -> bool:
+        """Was the last epoch left before its end, or has nobody said yet that it ended?"""
+        return self._abandoned or self.under_way()
+
     def end_epoch(
         self, number: int, what: Literal["ended", "abandoned", "failed"], batches: int, reason: str = ""
     ) -> None:
         self.failed = what == "failed"
+        self._abandoned = what == "abandoned"
         if number == self.current:
             self.batch = batches
         self.emit(EpochEvent(time.time(), what, number, batches, reason[:16384]))
@@ -206,7 +213,7 @@ class Ledger:
             self.errors.died_of(error)
 
     def left_behind(self) -> None:
-        """Nobody has the loader any more. If that is because the process exits for an error, it died of that."""
+        """Nobody has the loader any more, or it was closed. If the process exits for an error, it died of that."""
         exit = failed_exit()
         if exit is not None:
             self.died_of(exit.reason)
@@ -222,6 +229,10 @@ class Ledger:
         if spans is not None:
             events.append(spans)
         return events
+
+
+_turn = tuple.__new__
+"""As `Turn(…)`, in half the time: there is one with every batch."""
 
 
 def _in_crowds(events: list[Event]) -> list[Event]:

@@ -38,6 +38,10 @@ class PublishedLoader:
         loader = self._loader()
         return loader is None or loader._penstock.is_closed
 
+    @property
+    def was_interrupted(self) -> bool:
+        return self._ledger.was_interrupted()
+
     def config(self) -> Config:
         return self._config
 
@@ -56,7 +60,6 @@ class PublishedLoader:
     def _final(self, seq: int) -> Snapshot:
         """Of a loader that nobody has any more: what it did is in its ledger, how it was is in the last snapshot."""
         last, config = self._last, self._config
-        self._ledger.left_behind()
         return snapshots.take(
             seq,
             self._ledger,
@@ -78,7 +81,7 @@ class PublishedLoader:
         loader = self._loader()
         if loader is not None:
             loader._penstock.lookout.watch()
-        else:
+        if self.gone:
             self._ledger.left_behind()
         if loader is None and (stall := self._ledger.hangs.over(time.time(), None)) is not None:
             self._ledger.emit(stall)

@@ -64,6 +64,9 @@ EXIT_FLUSH = 2.0
 """Seconds that the end of the process may wait for what is still to be sent."""
 FAREWELL = 10.0
 """The same when only the loader is gone: nobody waits then."""
+LINGER = 1.0
+"""Seconds from when a loader is gone in the midst of an epoch until that is told. If an exception unwinds, the process
+says that it failed within them; nobody waits meanwhile."""
 HANDSHAKE = 10.0
 """Seconds within which a new connection must be welcomed."""
 SILENCE = 20.0
@@ -116,6 +119,8 @@ class Publisher:
         self._events_wanted = False
         self._rung = False
         self._end_by: float | None = None
+        self._gone_at: float | None = None
+        """When the source was seen to be gone."""
         self._goodbye = -1
         self._owner = os.getpid()
         self._thread: threading.Thread | None = None
@@ -210,7 +215,13 @@ class Publisher:
         """Put events, and a snapshot if the pace has one now, into the outbox when it is time."""
         if self.finishing:
             return
-        ending = self._end_by is not None or self._source.gone
+        gone = self._source.gone
+        if gone and self._gone_at is None:
+            self._gone_at = now
+        ending = self._end_by is not None or gone
+        if self._lingers(now):
+            self._sample_at = self._events_at = now + INTERVAL / 4
+            return
         due = now >= self._sample_at
         if due or ending or (self._events_wanted and now >= self._events_at):
             self._events_wanted = False
@@ -228,6 +239,12 @@ class Publisher:
                 self._end_by = now + FAREWELL
             self._goodbye = self._gatherer.add_goodbye()
             self._connect_at = min(self._connect_at, now)
+
+    def _lingers(self, now: float) -> bool:
+        """The source is gone, and it is not known yet how that is to be told."""
+        if self._gone_at is None or self._end_by is not None:
+            return False
+        return now < self._gone_at + LINGER and self._source.was_interrupted
 
     # -- the connection -------------------------------------------------------------------------------------
 

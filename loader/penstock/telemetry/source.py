@@ -21,6 +21,10 @@ class Source(Protocol):
     def gone(self) -> bool:
         """Nobody holds the loader any more, or it was closed: the publisher says goodbye."""
 
+    @property
+    def was_interrupted(self) -> bool:
+        """The last epoch did not come to its end: by a `break`, say, or an exception of training's."""
+
     def config(self) -> Config:
         """How the loader was made."""
 

@@ -177,6 +177,10 @@ class WatchedSource:
         held = self._thing is None or self._thing() is not None
         self.gone = self.gone or not (held or any(epoch() is not None for epoch in self._epochs.values()))
 
+    @property
+    def was_interrupted(self) -> bool:
+        return self._ledger.was_interrupted()
+
     def config(self) -> Config:
         return self._config
 
@@ -184,6 +188,8 @@ class WatchedSource:
         self._ledger.died_of(error)
 
     def take_events(self) -> list[Event]:
+        if self.gone:
+            self._ledger.left_behind()
         return self._ledger.take_events()
 
     def apply(self, command: Command, answer: Callable[[Outcome], None]) -> None:

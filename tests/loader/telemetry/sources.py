@@ -13,7 +13,7 @@ class CountingSource:
     def __init__(self, name: str = "train", control: bool = True) -> None:
         self.name = name
         self.started = time.time()
-        self.gone = False
+        self.gone = self.was_interrupted = False
         self.commands: list[Command] = []
         self.count = 0
         self.failing: str = ""

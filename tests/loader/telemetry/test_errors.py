@@ -182,8 +182,7 @@ def test_how_a_training_ended_is_in_its_last_snapshot(
 
 
 def ranked(rank: int, address: str) -> None:
-    train = DataLoader(Samples("int", 8), num_workers=0, monitor=address, name="train")
-    for _ in train:
+    for _ in DataLoader(Samples("int", 8), num_workers=0, monitor=address, name="train"):
         raise ValueError(f"rank {rank} has no data")
 
 
