@@ -81,6 +81,8 @@ class Entry:
         self.presence: Presence = "lost"
         self.place: Place = "shown"
         """Where its run stands in the overview."""
+        self.lived = True
+        """It was well since this dashboard began, or may have been: how it ends is news here."""
         self.seen = time.time()
         self.heard = time.monotonic()
         self.brief: Brief | None = None
@@ -182,6 +184,7 @@ class Entry:
 
     def take(self, snapshot: Snapshot, encoded: bytes) -> None:
         self._left = {}
+        self.lived = self.lived or snapshot.state != "failed"
         self.rates = self.judge.take(snapshot)
         self.keep(snapshot, encoded)
         self.received = time.time()
@@ -214,6 +217,7 @@ class Entry:
 
     def begin(self) -> None:
         """A new incarnation: nothing is known of it yet."""
+        self.lived = True
         self.last_seq = -1
         self.judge = Judge(self.hello.config)
         self._left = {}
@@ -415,6 +419,7 @@ class Registry:
             self._places[entry.run] = entry.place
             gone = record.presence in ("finished", "lost")
             entry.presence = cast(Presence, record.presence) if gone else "stale"  # it has its time to come back
+            entry.lived = not gone and entry.state != "failed"
             if mark.incarnation == hello.identity.incarnation:
                 entry.last_seq = mark.seq
             self._add(entry)
@@ -457,6 +462,7 @@ class Registry:
             entry = None
         if entry is None:
             entry = Entry(known.key, hello, known.owner, self._shelf)
+            entry.lived = known.here
             self._add(entry)
         elif known.claim < entry.claim or (known.claim == entry.claim and entry.here):
             return None

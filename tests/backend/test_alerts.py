@@ -27,6 +27,7 @@ from tests.backend.harness import BRISK, serving, until
 from tests.patience import PATIENCE
 
 FINE = Seen(
+    lived=True,
     presence="connected",
     state="running",
     limit="training",
@@ -94,7 +95,7 @@ def test_lost_and_failed_are_told_at_once_and_not_of_those_that_were_gone_before
     assert story.goes_on(1, state="failed", error="ValueError: torn") == ["failed"]
     assert "torn" in story.told[-1].text
     restarted = Story()
-    assert restarted.goes_on(100, presence="lost") == []
+    assert restarted.goes_on(100, presence="lost", lived=False) == []
     assert restarted.goes_on(1) == []
     assert restarted.goes_on(1, presence="lost") == ["lost"]
 
@@ -224,6 +225,21 @@ def test_page_webhook_and_command_are_told_of_a_loader_that_failed(
             loader.snapshot(state="running")
             until(lambda: any(told["state"] == "ended" for told in heard), "its end")
             assert server.get("/api/alerts")["alerts"][0]["ended"] is not None
+
+
+def test_a_loader_that_fails_before_anybody_looked_is_told_and_not_again_after_a_restart(folder: Path) -> None:
+    settings = Settings(data=folder / "data", timing=BRISK)
+    with serving(settings, folder) as server, server.loader("short") as loader:
+        loader.snapshot(state="failed", errors=Errors(1, 1.0, "ValueError: torn", fatal=True))
+        until(lambda: server.get("/api/alerts")["alerts"], "the alert")
+        loader.goodbye()
+    with serving(settings, folder) as server:
+        server.call(server.backend.lookout.look)
+        assert server.backend.registry.get("short:0:train").state == "failed"  # type: ignore[union-attr]
+        assert server.get("/api/alerts")["alerts"] == []
+        with server.loader("short", incarnation="second") as loader:
+            loader.snapshot(state="failed", errors=Errors(1, 1.0, "ValueError: torn again", fatal=True))
+            until(lambda: server.get("/api/alerts")["alerts"], "the alert of the next training")
 
 
 def test_one_who_cannot_be_told_is_named_and_a_command_that_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:

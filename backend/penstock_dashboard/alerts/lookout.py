@@ -79,6 +79,7 @@ def _seen(entry: Entry) -> Seen:
     verdict = entry.verdict()
     fatal = brief.errors is not None and brief.errors.fatal
     return Seen(
+        lived=entry.lived,
         presence=entry.presence,
         state=brief.state,
         limit=verdict.limit,

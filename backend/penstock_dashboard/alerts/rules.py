@@ -38,6 +38,8 @@ class Rules(Struct, frozen=True):
 class Seen(Struct, frozen=True):
     """What the rules look at."""
 
+    lived: bool
+    """It was well since somebody looks: that it is gone or failed is news."""
     presence: Presence
     state: LoaderState
     limit: Limit
@@ -61,8 +63,6 @@ class Watched:
 
     def __init__(self, rules: Rules, seen: Seen, now: float) -> None:
         self._rules = rules
-        self._gone = seen.presence in ("lost", "finished") or seen.state == "failed"
-        """It was gone when it was first seen: that is no news."""
         self._progress = seen.progress
         self._moved = now
         self._bound_since: float | None = None
@@ -72,10 +72,8 @@ class Watched:
     def look(self, seen: Seen, now: float) -> dict[AlertRule, str]:
         """What holds now, each with a sentence."""
         self._follow(seen, now)
-        if seen.presence == "connected" and seen.state != "failed":
-            self._gone = False
         found: dict[AlertRule, str] = {}
-        if not self._gone:
+        if seen.lived:
             if seen.presence == "lost" and seen.state in ACTIVE:
                 found["lost"] = "It is silent, and did not say goodbye."
             if seen.state == "failed" or seen.error:
