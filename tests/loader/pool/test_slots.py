@@ -6,12 +6,17 @@ import gc
 import os
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from penstock import DataLoader
+from penstock.pool.crews import slots
 from penstock.pool.crews.slots import SMALLEST, SlotStore, SlotTable, size_class
+from torch.utils.data import Dataset
 
 from tests.loader.support import open_descriptors
+from tests.patience import PATIENCE
 
 
 @given(st.integers(0, 1 << 40))
@@ -158,3 +163,34 @@ def test_a_slot_that_a_forked_copy_may_see_is_not_written_again() -> None:
     pair.views.clear()
     assert pair.table.collect() == ([], [0])
     assert len(pair.table) == 0
+
+
+class Large(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((1 << 20,), index, dtype=torch.uint8)
+
+
+def test_a_worker_waits_for_a_slot_rather_than_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training looks at one batch at a time: two slots a worker are enough, however late they are given back."""
+    monkeypatch.setattr(slots, "MAKING", PATIENCE / (1 << 21))  # as if it took that long
+    with DataLoader(Large(), batch_size=2, num_workers=2, multiprocessing_context="fork") as made:
+        for number, batch in enumerate(made):
+            assert batch[:, 0].tolist() == [2 * number, 2 * number + 1]
+            queues = made.stats().queues
+            assert queues.slots_used + queues.slots_free <= 4
+
+
+def test_how_long_a_slot_is_waited_for() -> None:
+    store, large = SlotStore(), 32 << 20
+    assert store.patience(large) == 0
+    first = store.acquire(large)
+    assert store.patience(large) == 0  # training is to have one of its own
+    store.acquire(large)
+    assert store.patience(large) == large * slots.MAKING
+    assert store.patience(4096) == 0
+    store.put_back(first)
+    assert store.patience(large) == 0
+    store.announced()

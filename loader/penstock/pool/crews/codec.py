@@ -99,6 +99,10 @@ class Encoder:
             return self._slot is not None
         return True
 
+    def patience(self) -> float:
+        """How long to wait for a slot rather than to make one, seconds."""
+        return self._slots.patience(self._expected)
+
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
         """Return a tensor inside the slot of the batch under way, or None if it should be made elsewhere."""
         slot = self._slot

@@ -107,9 +107,23 @@ class WorkerProcess(Workbench):
         """Get a slot for the batch under way."""
         if not self._encoder.prepare():
             # Slots that training gave back may lie in the channel, behind tasks that are not due yet.
-            for packed in self._channel.receive_ready():
-                self.heed(unpack(packed))
-            self._encoder.prepare(make=True)
+            self._heed_ready()
+            if not self._encoder.prepare() and not self._wait_for_slot():
+                self._encoder.prepare(make=True)
+
+    def _wait_for_slot(self) -> bool:
+        """Wait until training has given one back, unless that takes longer than to make one."""
+        until = time.monotonic() + self._encoder.patience()
+        self._flush()
+        while (left := until - time.monotonic()) > 0 and self._channel.wait(left):
+            self._heed_ready()
+            if self._encoder.prepare():
+                return True
+        return False
+
+    def _heed_ready(self) -> None:
+        for packed in self._channel.receive_ready():
+            self.heed(unpack(packed))
 
     def _place(self, data: Any) -> Encoded:
         try:
