@@ -9,7 +9,8 @@ Why a reader never gets anything but a whole record, as an argument that can be 
 1. Records never move and are never written twice: their place is taken from the end of the file under a lock, which
    the system takes back from a process that dies. So nobody writes where a record is, or will be.
 2. An entry of the table is written only when its record is written. Whoever dies before that leaves a place that is
-   claimed and empty, which is no entry to those who read, and which the next one who has that sample claims again.
+   claimed and empty, which is no entry to those who read, and which the next one who has that sample claims again. A
+   claim names its process: while that lives, and for a while at the most, nobody else writes the same sample.
 3. An entry carries a check of itself. One that is read while it is written is not an entry, and so a miss.
 4. What the system itself lost, when the machine failed, is told by the check of the record: an entry names the boot in
    which it was written, and one of another boot is not believed before the record was checked, once. The end of the
@@ -24,6 +25,7 @@ import fcntl
 import os
 import secrets
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -51,6 +53,8 @@ _PROBES = 64
 _AT_ONCE = 4
 """Places that are read in one call."""
 _ALIGNMENT = 64
+_LONGEST = 60
+"""Seconds after which a claim is void, whoever made it: its process may be another machine's or container's."""
 LARGEST = 1 << 31
 """Bytes of a record: what one call of the system writes, and less than a length can say."""
 
@@ -74,8 +78,9 @@ class Entry(NamedTuple):
     length: int
     """Bytes; 0: claimed, by somebody who writes or who died."""
     took: int
-    """µs that the sample took when it was made."""
+    """µs that the sample took when it was made; of a claim: the process."""
     check: int
+    """Of the record; of a claim: when, seconds."""
     boot: int
 
 
@@ -196,10 +201,19 @@ class Store:
                     continue
             elif entry is not None and entry.number != number:
                 continue
+            elif entry is not None and self._is_being_written(entry):
+                return None
             self._set_end(end + _aligned(length), samples)
-            self._put(place, Entry(number, end, 0, 0, 0, self._boot))
+            self._put(place, Entry(number, end, 0, os.getpid(), int(time.time()) % (1 << 32), self._boot))
             return place, end
         return None
+
+    def _is_being_written(self, claim: Entry) -> bool:
+        """Else to keep the sample once more would only take room: two ranks may read the same at the same time."""
+        if claim.length or claim.boot != self._boot or claim.took == os.getpid():
+            return False
+        age = (int(time.time()) - claim.check) % (1 << 32)
+        return age <= _LONGEST and _lives(claim.took)
 
     def _give_back(self, offset: int, length: int) -> None:
         """The record could not be written. The lock is held."""
@@ -288,6 +302,14 @@ def _start(places: int) -> int:
 
 def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
 
 
 def _boot() -> int:

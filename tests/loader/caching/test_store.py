@@ -222,6 +222,22 @@ def test_many_processes_at_once(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_somebody_else_writes_takes_no_room_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = (in_file(tmp_path / "cache", IDENTITY, 64, 1 << 30) for _ in range(2))
+    with theirs._alone():
+        assert theirs._claim(*name(3), 5000) is not None
+    assert add(ours, 3), "a claim of our own, left behind by an exception, keeps nobody from it"
+    with theirs._alone():
+        assert theirs._claim(*name(5), 5000) is not None
+    taken, me = ours.usage()[1], os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: me + 1)  # it is another process that asks now
+    assert not add(ours, 5)
+    assert ours.usage()[1] == taken
+    monkeypatch.setattr(stores, "_lives", lambda _pid: False)
+    assert add(ours, 5)
+    assert kept(ours) == {3, 5}
+
+
 def test_a_file_of_another_dataset_is_made_anew_and_one_that_is_no_cache_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "cache"
     store = in_file(path, IDENTITY, SAMPLES, 1 << 20)
