@@ -135,33 +135,34 @@ def default_convert(data: Any) -> Any:
 
 def _collate(batch: Any, allocate: Allocate | None) -> Any:
     sample = batch[0]
+    kind = type(sample)
     table = torchs.default_collate_fn_map
-    function = table.get(type(sample)) or _function_for_base(sample, table)
+    function = table.get(kind) or _function_for_base(sample, table)
     if function is not None:
         shortcut = _SHORTCUTS.get(function)
         # A mode such as torch.set_default_device changes what torch's functions return.
         if shortcut is None or torch._C._len_torch_function_stack():
             return function(batch, collate_fn_map=table)
         return shortcut(batch, allocate)
-    if isinstance(sample, Mapping):
+    is_row = kind is tuple or kind is list  # to ask that first is cheaper than to ask an abstract class
+    if kind is dict or (not is_row and isinstance(sample, Mapping)):
         columns = {key: _collate([each[key] for each in batch], allocate) for key in sample}
         return _like_mapping(sample, columns)
-    if isinstance(sample, tuple) and hasattr(sample, "_fields"):
-        return type(sample)(*(_collate(column, allocate) for column in zip(*batch, strict=False)))
-    if isinstance(sample, Sequence):
+    if not is_row and isinstance(sample, tuple) and hasattr(sample, "_fields"):
+        return kind(*(_collate(column, allocate) for column in zip(*batch, strict=False)))
+    if is_row or isinstance(sample, Sequence):
         size = len(sample)
         if not all(map(size.__eq__, map(len, batch))):
             raise RuntimeError("each element in list of batch should be of equal size")
         rows = [_collate(column, allocate) for column in zip(*batch, strict=False)]
         return rows if isinstance(sample, tuple) else _like_sequence(sample, rows)
-    raise TypeError(torchs.default_collate_err_msg_format.format(type(sample)))
+    raise TypeError(torchs.default_collate_err_msg_format.format(kind))
 
 
 def _function_for_base(sample: object, table: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any] | None:
-    for kind, function in table.items():
-        if isinstance(sample, kind):
-            return function
-    return None
+    if not isinstance(sample, tuple(table)):
+        return None
+    return next(function for kind, function in table.items() if isinstance(sample, kind))
 
 
 def _like_mapping(sample: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
@@ -200,7 +201,8 @@ def _collate_tensors(batch: Column, allocate: Allocate | None) -> torch.Tensor:
         return refused
     size = sample.nbytes
     if size < _SMALL:
-        return _moved(torch.stack(batch, 0), allocate)
+        stacked = torch.stack(batch, 0)
+        return stacked if allocate is None else _moved(stacked, allocate)
     if allocate is not None:
         return _stacked_into(batch, allocate)
     if size * len(batch) >= _HUGE:

@@ -39,12 +39,13 @@ class Phases(Protocol):
 
 
 class Moments:
-    """The phases of a batch that training makes itself: when it passed them, ns of the monotonic clock."""
+    """The phases of a batch that training makes itself: in which it is, and when its samples were there, ns of the
+    monotonic clock."""
 
-    __slots__ = ("collated", "fetched", "words")
+    __slots__ = ("fetched", "words")
 
     def __init__(self) -> None:
-        self.fetched = self.collated = -1
+        self.fetched = -1
         self.words = array("q", [IDLE, -1])
         """State and batch, for a profile."""
 
@@ -58,7 +59,6 @@ class Moments:
         self.words[0] = COLLATING
 
     def collate_done(self) -> None:
-        self.collated = time.monotonic_ns()
         self.words[0] = SENDING
 
     def over(self) -> None:
@@ -125,7 +125,10 @@ class BatchMaker:
         samples = fetch(indices)
         self._phases.fetch_done()
         self._fetcher = None
-        self.samples = 0 if samples is NOTHING else sample_count(self._auto_collation, samples)
+        if type(samples) is list and self._auto_collation:
+            self.samples = len(samples)
+        else:
+            self.samples = 0 if samples is NOTHING else sample_count(self._auto_collation, samples)
         if fetcher.stamps or fetcher.surprise:
             self.slow = count_batch(fetcher, self._counts, self._record)
         return samples

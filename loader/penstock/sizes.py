@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,26 +14,29 @@ import torch
 MOST_PARTS = 1024
 """Parts of one batch that are looked at: what is behind them is not counted."""
 
+_PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
+"""Of these nothing is to be known."""
+
 
 def measure(batch: Any) -> tuple[int, int]:
     """Samples, as the length of the first tensor says (0: there is none), and bytes of all tensors and arrays."""
     try:
         if type(batch) is torch.Tensor:
             return batch.shape[0] if batch.ndim else 1, batch.nbytes
-        samples, size, parts = 0, 0, deque([batch])
-        for _ in range(MOST_PARTS):
-            if not parts:
-                break
-            part = parts.popleft()
-            if isinstance(part, torch.Tensor):
+        samples, size, parts = 0, 0, [batch]
+        for part in islice(parts, MOST_PARTS):  # they become more meanwhile
+            kind = type(part)
+            if kind in _PLAIN:
+                continue
+            if kind is torch.Tensor or isinstance(part, torch.Tensor):
                 size += part.nbytes
                 samples = samples or (part.shape[0] if part.ndim else 1)
+            elif kind is list or kind is tuple or isinstance(part, list | tuple):
+                parts += part[:MOST_PARTS]
+            elif isinstance(part, dict):
+                parts += part.values()
             elif isinstance(part, np.ndarray):
                 size += part.nbytes
-            elif isinstance(part, dict):
-                parts.extend(part.values())
-            elif isinstance(part, list | tuple):
-                parts.extend(part[:MOST_PARTS])
     except Exception:  # a sparse or nested tensor, or a type of the user's own: nothing is known of it
         return 0, 0
     return samples, size

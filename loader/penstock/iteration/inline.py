@@ -83,15 +83,15 @@ class InlineIterator(EpochIterator):
         times = self.ledger.times
         if not self.ended:
             self.ledger.enter(self.number)
-        if self._gate.until is not None:
-            self._wait_while_paused()
+        waited = self._wait_while_paused() if self._gate.until is not None else None
         if self._gate.closed:
             raise RuntimeError("the loader was closed while it was iterated over")
         batch, maker = self.place.batch, self._maker
         profiling = self._engine.profiling
         if profiling is not None:
             profiling.look_at_this_thread(TRAINING, self._moments.words)
-        times.wait(time.monotonic_ns(), self._cause)
+        times.wait(self.ledger.asked if waited is None else waited, self._cause)
+        collated = 0
         try:
             if not self._hand:
                 self._draw()
@@ -100,7 +100,8 @@ class InlineIterator(EpochIterator):
                 maker.start(batch)
                 data = maker.collate(maker.fetch(self._fetcher, index))
                 if self.pin_mode == "accelerator":
-                    data = self._pin(data)
+                    collated = time.monotonic_ns()
+                    data = self._pin(data, collated)
             except StopIteration:
                 raise
             except Exception as error:
@@ -117,11 +118,10 @@ class InlineIterator(EpochIterator):
         finally:
             self._moments.over()
             done = time.monotonic_ns()
-            times.leave(done)
         self._cause = Cause.STARVATION
         if maker.slow is not UNTIMED and self.costs.slowest.wants(maker.slow[1]):
-            moments = self._moments
-            passage = Passage(TRAINING, self._fetcher.began, moments.fetched, moments.collated, moments.collated)
+            made = collated or done
+            passage = Passage(TRAINING, self._fetcher.began, self._moments.fetched, made, made)
             self.costs.slowest.add_batch(batch, self._shard, index, maker.slow, passage, self.ledger.sightings)
         spans = self.ledger.spans
         if spans.stride and batch % spans.stride == 0:
@@ -147,15 +147,17 @@ class InlineIterator(EpochIterator):
         if not self._hand:
             raise StopIteration
 
-    def _wait_while_paused(self) -> None:
+    def _wait_while_paused(self) -> int:
+        """Returns when that was over, ns."""
         times = self.ledger.times
         times.wait(time.monotonic_ns(), Cause.PAUSED)
         if self._gate.wait():
             self.ledger.emit(CommandEvent(time.time(), "resume", "applied", "timer", at_batch=self.place.batch))
-        times.leave(time.monotonic_ns())
+        now = time.monotonic_ns()
+        times.leave(now)
+        return now
 
-    def _pin(self, data: Any) -> Any:
-        collated = time.monotonic_ns()
+    def _pin(self, data: Any, collated: int) -> Any:
         self.ledger.times.change(collated, Cause.PIN_WAIT)
         data, nbytes = pin(data)
         self.ledger.pin.add(nbytes, time.monotonic_ns() - collated)

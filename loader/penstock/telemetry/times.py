@@ -45,15 +45,19 @@ class TimeAccount:
 
         Returns that time, ns; 0 at the first call.
         """
-        own = now - self._last if self._last is not None and self._cause is Cause.COMPUTE else 0
-        self._book(now)
+        own = 0
+        if self._last is not None:
+            passed = now - self._last
+            self._sums[self._cause] += passed
+            own = passed if self._cause is Cause.COMPUTE else 0
         self._last = now
         self._cause = Cause.STARVATION  # what `next()` does itself keeps training from its work, too
         return own
 
     def wait(self, now: int, cause: Cause) -> None:
         """Nothing is ready: from now on the time belongs to `cause`."""
-        self._changes = deque()
+        if self._changes:
+            self._changes = deque()
         self._book(now)
         self._cause = cause
         self._waiting = True
@@ -82,7 +86,10 @@ class TimeAccount:
             self._last = end
 
     def exit(self, now: int) -> None:
-        """`next()` returns."""
+        """`next()` returns. If it waits, that is over."""
+        if self._waiting and self._changes:
+            self.leave(now)
+        self._waiting = False
         self._book(now)
         self._cause = Cause.COMPUTE
 
