@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.apart import why_not_on_ray
 from tests.benchmarks import environment, tables
 from tests.benchmarks.case import Case
 from tests.benchmarks.catalogue import CASES
@@ -88,7 +89,10 @@ def probe(peers: bool) -> dict[str, str]:
 
 
 def runnable(case: Case, versions: dict[str, str]) -> tuple[str, ...]:
-    """The case's variants that are here. Those that are no competitors are settings of Penstock's."""
+    """The case's variants that are here. Those that are no competitors are settings of Penstock's, or Ray's ways."""
+    if case.on_ray and (why_not := why_not_on_ray()):
+        say(f"{case.name} is left out: {why_not}")
+        return ()
     if set(case.variants) <= set(COMPETITORS):
         return tuple(variant for variant in case.variants if variant in versions)
     return case.variants if "penstock" in versions else ()

@@ -84,3 +84,5 @@ class Case:
     """The variants that the targets are for."""
     timeout: float = 90.0
     """Seconds after which a round has failed."""
+    on_ray: bool = False
+    """Rounds start a Ray cluster: they run apart from the rest of the machine, and not where Ray is not installed."""

@@ -53,6 +53,24 @@ def _remote(workload: str, workers: int, batches: int, target: float) -> Case:
     )
 
 
+RAYS = ("ray actors", "ray actors, several a call", "ray.data")
+
+
+def _remote_ray(workload: str, workers: int, batches: int) -> Case:
+    """Our workers on another node of a Ray cluster, and Ray's own ways to make the same batches there."""
+    return Case(
+        name=f"remote_ray/{workload}{workers if workload == 'sleep' else ''}",
+        group="remote_ray",
+        variants=("workers", *RAYS),
+        subjects=RAYS,
+        baseline="workers",
+        measure=Measure("remote_ray", "measure", workload=workload, workers=workers, batches=batches),
+        figures=(Figure("batches_per_s", "batches/s", target=Target(1, at_least=False)),),
+        timeout=300,
+        on_ray=True,
+    )
+
+
 def _remote_fault(what: str, target: float) -> Case:
     """The longest gap between two batches when something of another machine is killed, or the machine stands still."""
     return Case(
@@ -273,6 +291,12 @@ _cases = (
     _remote("tiny64", 2, 2000, 0.7),
     _remote("tiny1", 2, 8000, 0.7),
     _remote("big", 2, 60, 0.15),
+    _remote_ray("sleep", 4, 400),
+    _remote_ray("sleep", 8, 800),
+    _remote_ray("dict20", 2, 600),
+    _remote_ray("tiny64", 2, 2000),
+    _remote_ray("tiny1", 2, 8000),
+    _remote_ray("big", 2, 60),
     _remote_fault("worker", 0.3),
     _remote_fault("agent", 0.5),
     _remote_fault("frozen", 6.0),

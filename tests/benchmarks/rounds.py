@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.apart import APART
 from tests.benchmarks.case import Case, Measures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,19 +41,22 @@ def take_turns(case: Case, variants: tuple[str, ...], rounds: int, quick: bool) 
 def run_round(case: Case, variant: str, number: int, quick: bool) -> Round:
     arguments = ["--case", case.name, "--variant", variant, *(["--quick"] if quick else [])]
     load = os.getloadavg()[0]
-    answer, error = run_child(arguments, case.timeout)
+    answer, error = run_child(arguments, case.timeout, APART if case.on_ray else ())
     return Round(case.name, variant, number, answer, error, load)
 
 
-def run_child(arguments: list[str], timeout: float) -> tuple[dict[str, float] | None, str | None]:
-    """(answer, None) or (None, why not)"""
+def run_child(
+    arguments: list[str], timeout: float, prefix: tuple[str, ...] = ()
+) -> tuple[dict[str, float] | None, str | None]:
+    """(answer, None) or (None, why not). `prefix`: what starts Python."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         answer, errors = Path(folder) / "answer.json", Path(folder) / "stderr"
-        command = [sys.executable, "-m", "tests.benchmarks.round", "--answer", str(answer), *arguments]
+        command = [*prefix, sys.executable, "-m", "tests.benchmarks.round", "--answer", str(answer), *arguments]
+        environment = {**os.environ, "RAY_TMPDIR": folder}
         with errors.open("wb") as stderr:
             # A session of its own, so that a hanging round is killed together with its workers.
             child = subprocess.Popen(
-                command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+                command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
             )
             try:
                 code = child.wait(timeout)

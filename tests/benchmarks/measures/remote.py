@@ -43,7 +43,8 @@ def _opened(variant: str, dataset: Any, batch_size: int, workers: int) -> Iterat
     with contextlib.ExitStack() as undo:
         if variant == "agents":
             options["workers"] = Agents([undo.enter_context(agent())], token=SECRET)
-        loader: DataLoader[Any] = DataLoader(dataset, monitor=False, refresh="never", **options)
+        # Timed epochs begin with nothing made in advance, as everybody's do.
+        loader: DataLoader[Any] = DataLoader(dataset, monitor=False, refresh="never", prefetch_epochs=False, **options)
         undo.callback(loader.close)
         yield loader
 
