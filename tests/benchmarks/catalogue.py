@@ -83,6 +83,20 @@ def _remote_fault(what: str, target: float) -> Case:
     )
 
 
+def _remote_raylet(target: float) -> Case:
+    """The same when a node of a Ray cluster is lost."""
+    return Case(
+        name="remote_fault/raylet",
+        group="remote_fault",
+        variants=("ray",),
+        subjects=("ray",),
+        measure=Measure("remote_faults", "measure_raylet"),
+        figures=(Figure("gap_s", "s without a batch", less_is_better=True, pick="worst", target=_most(target)),),
+        timeout=180,
+        on_ray=True,
+    )
+
+
 def _most(bound: float) -> Target:
     return Target(bound, of="value", at_least=False)
 
@@ -299,6 +313,7 @@ _cases = (
     _remote_ray("big", 2, 60),
     _remote_fault("worker", 0.3),
     _remote_fault("agent", 0.5),
+    _remote_raylet(0.5),
     _remote_fault("frozen", 6.0),
     Case(
         name="remote_resize",

@@ -1,6 +1,6 @@
 """Workers behind agents: the longest gap when something dies or stands still, a resize, and what a large dataset costs.
 
-The agents are processes of this machine.
+The agents are processes of this machine; for the death of a raylet, of a Ray cluster on this machine.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import torch
-from penstock import Agents, DataLoader
+from penstock import Agents, DataLoader, RayWorkers
 
 from tests.benchmarks.case import Measures
 from tests.benchmarks.measures.remote import SECRET, agent
 from tests.benchmarks.process_tree import descendants, own_size
 from tests.benchmarks.workloads import Samples, Timed
+from tests.ray_cluster import RayCluster
 
 BEFORE = 2.0
 """Seconds for which batches flow before something happens,"""
-AFTER = {"frozen": 9.0}
+AFTER = {"frozen": 9.0, "raylet": 9.0}
 """and after it, if not"""
 USUALLY = 3.0
 
@@ -67,6 +69,31 @@ def _go_on(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def measure_raylet(variant: str, quick: bool) -> Measures:  # noqa: ARG001
+    """The longest time without a batch when the raylet of one of two nodes is killed, and all that it had ends."""
+    cluster, ended = RayCluster(nodes=2, processors=2), list[Any]()
+
+    def strike() -> None:
+        raylet = cluster.raylet(cluster.nodes[0])
+        there = {worker.pid for worker in loader.stats().workers} & set(descendants(raylet.pid))
+        workers = list(map(psutil.Process, there))
+        raylet.kill()
+        raylet.wait()
+        ended.extend(psutil.wait_procs(workers, AFTER["raylet"] / 2)[0])
+
+    loader: DataLoader[Any] = DataLoader(
+        Timed(1_000_000, 0.02), num_workers=4, workers=RayWorkers(cluster.address), monitor=False
+    )
+    try:
+        gap = longest_gap(loader, strike, AFTER["raylet"])
+    finally:
+        loader.close()
+        cluster.end()
+    if len(ended) != 2:
+        raise RuntimeError(f"{len(ended)} workers ended with their raylet, not 2")
+    return {"gap_s": gap}
 
 
 def measure_resize(variant: str, quick: bool) -> Measures:  # noqa: ARG001
