@@ -45,6 +45,10 @@ MOST_KEYS = 20_000
 """Idempotency keys that are remembered."""
 MOST_KEYED = 100_000
 """Commands that they stand for, together."""
+KEYS_KEPT = 86400.0
+"""Seconds for which an Idempotency-Key is remembered across restarts and by other replicas."""
+MOST_OVER = 1024
+"""Commands of which it is remembered that they are over."""
 
 
 class Open:
@@ -87,9 +91,11 @@ class CommandBook:
         self._clock = clock
         self._open: dict[str, dict[str, Open]] = {}
         """Loader → id → command, oldest first."""
-        self._keys: OrderedDict[str, tuple[str, list[str]]] = OrderedDict()
+        self._keys: OrderedDict[str, tuple[str, dict[str, None]]] = OrderedDict()
         """Idempotency → fingerprint of the request, ids of the commands."""
         self._keyed = 0
+        self._over: OrderedDict[str, CommandStored] = OrderedDict()
+        """The last that ended here: the store may not have it yet."""
         self.finished: dict[tuple[str, str], int] = {}
         """(action, final state) → how many, for the metrics."""
 
@@ -104,6 +110,8 @@ class CommandBook:
 
     def adopt(self, stored: CommandStored) -> None:
         """Take on a command that another replica stored, for a loader that is here."""
+        if stored.id in self._over:
+            return
         known = self._open.get(stored.loader, {}).get(stored.id)
         record = msgspec.json.decode(stored.record, type=CommandRecord)
         if known is not None:
@@ -123,7 +131,21 @@ class CommandBook:
                 self._unfile(known)
         self._show(stored, record)
 
+    def open_here(self, loader: str) -> list[str]:
+        """Commands under way for a loader that no other replica sees to."""
+        return [name for name, command in self._open.get(loader, {}).items() if not command.elsewhere]
+
+    def stored(self, identifier: str, loader: str) -> CommandStored | None:
+        """A command that is under way here, or was lately, as it is stored or will be at once."""
+        command = self._open.get(loader, {}).get(identifier)
+        return self._over.get(identifier) if command is None else command.stored
+
     # --------------------------------------------------------------------------------------------- asking
+
+    def remember(self, stored: list[CommandStored]) -> None:
+        """Commands of one request that another replica took, oldest first: their key is known here from now on."""
+        for item in stored:
+            self._remember(item.idempotency, item.request, item.id)
 
     def repeated(self, asker: Asker) -> list[str] | None:
         """Ids of the commands that this very request made before; a problem if the key was for another
@@ -134,7 +156,7 @@ class CommandBook:
             return None
         if known[0] != asker.request:
             raise Problem(422, "idempotency-key-reused", "This Idempotency-Key came with a different request before.")
-        return known[1]
+        return list(known[1])
 
     def check(self, entry: Entry, order: Order) -> None:
         """Raise a problem if this loader cannot do that."""
@@ -252,6 +274,9 @@ class CommandBook:
         command.stored = msgspec.structs.replace(command.stored, record=msgspec.json.encode(command.record))
         if state in FINAL:
             self._unfile(command)
+            self._over[command.record.id] = command.stored
+            while len(self._over) > MOST_OVER:
+                self._over.popitem(last=False)
             counted = (before.action, state)
             self.finished[counted] = self.finished.get(counted, 0) + 1
         self._store(command.stored)
@@ -272,7 +297,10 @@ class CommandBook:
             del self._open[command.record.loader]
 
     def _remember(self, idempotency: str, request: str, identifier: str) -> None:
-        self._keys.setdefault(idempotency, (request, []))[1].append(identifier)
+        identifiers = self._keys.setdefault(idempotency, (request, {}))[1]
+        if identifier in identifiers:
+            return
+        identifiers[identifier] = None
         self._keyed += 1
         while len(self._keys) > MOST_KEYS or (self._keyed > MOST_KEYED and len(self._keys) > 1):
             self._keyed -= len(self._keys.popitem(last=False)[1][1])

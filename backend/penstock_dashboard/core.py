@@ -15,7 +15,7 @@ from penstock.protocol import Alerts, CommandRecord, Session
 from .alerts.lookout import Lookout
 from .bus import Bus
 from .bus.alone import InProcess
-from .commands import CommandBook
+from .commands import KEYS_KEPT, CommandBook
 from .hub import Connection, Hub
 from .ingest import POLICY, TOKEN_GONE, Publisher, Publishers
 from .pacing import LINGER, Pacing
@@ -27,13 +27,12 @@ from .security.tokens import Token
 from .settings import VERSION, Settings
 from .store import Batch, CommandsAsked, CommandStored, Store
 from .store.opening import open_database
+from .viewer import LiveEvent
 
 log = logging.getLogger("penstock")
 
 SLOW_ACKS = 5
 """Acknowledgements to loaders at a slow pace are so many times rarer: they would cost as much as the messages."""
-IDEMPOTENCY_KEPT = 86400.0
-"""Seconds for which an Idempotency-Key is remembered across restarts."""
 
 
 class Counters(msgspec.Struct):
@@ -124,7 +123,7 @@ class Backend:
         self.registry.on_forgotten = self._forgotten
         self.registry.on_dropped = self._dropped
         self.registry.restore(await self.store.start())
-        since = time.time() - IDEMPOTENCY_KEPT
+        since = time.time() - KEYS_KEPT
         stored = await self.store.commands(CommandsAsked(since=since, limit=20_000))
         self.commands.restore(stored[::-1])
         await self.replicas.start()
@@ -164,6 +163,16 @@ class Backend:
         entry.leave()
         self.store.loader(entry.record())
         self.hub.changed(entry)
+
+    async def backfill(self, connection: Connection, entry: Entry, after: int) -> None:
+        """Read a loader's events after one, for a viewer that waits for them."""
+        viewer, limits = connection.viewer, self.settings.limits
+        asked = viewer.subscriptions
+        most, most_bytes = limits.viewer_events, limits.viewer_bytes
+        records, complete = await self.store.past(entry.key, entry.id, after, most, most_bytes)
+        if viewer.subscriptions == asked:
+            viewer.past(entry.id, [LiveEvent(record) for record in records], complete)
+            connection.bell.set()
 
     def session(self, token: Token) -> Session:
         scopes = [scope for scope in token.scopes if scope != "control" or not self.settings.read_only]

@@ -148,6 +148,10 @@ class Hub:
     def follow(self, connection: Connection, loaders: Iterable[str]) -> None:
         self._watch(connection, loaders)
 
+    def watchers(self, loader: str) -> list[Connection]:
+        """Those who look at this loader here."""
+        return list(self._watchers.get(loader, ()))
+
     def is_watched(self, loader: str) -> bool:
         """Whether somebody looks at this loader itself, not only at the overview; here or at another replica."""
         return loader in self._watchers or self.elsewhere.watched(loader)

@@ -242,7 +242,7 @@ class Publisher:
         self.send(Welcome(PROTOCOL, entry.id, entry.last_seq, time.time(), round(entry.pace * 1e6)))
         self._backend.connected(entry)
         if self._moved:
-            self._backend.replicas.arrived(entry)
+            self._backend.replicas.inherited.arrived(entry)
         return True
 
     async def _claim(self, hello: Hello) -> Entry:

@@ -18,7 +18,6 @@ from .hub import Connection
 from .seats import seat_of
 from .security.buckets import TokenBucket
 from .security.tokens import Token
-from .viewer import LiveEvent
 
 if TYPE_CHECKING:
     from .core import Backend
@@ -115,14 +114,6 @@ class Live:
                     viewer.frame(loader)
         connection.bell.set()
         for loader in past:
-            await self._backfill(loader, wanted.after[loader])
-
-    async def _backfill(self, loader: str, after: int) -> None:
-        entry = self._backend.registry.get(loader)
-        if entry is None:
-            return
-        key, limits = entry.key, self._backend.settings.limits
-        most, most_bytes = limits.viewer_events, limits.viewer_bytes
-        records, complete = await self._backend.store.past(key, loader, after, most, most_bytes)
-        self._connection.viewer.past(loader, [LiveEvent(record) for record in records], complete)
-        self._connection.bell.set()
+            entry = backend.registry.get(loader)
+            if entry is not None:
+                await backend.backfill(connection, entry, wanted.after[loader])

@@ -4,9 +4,10 @@
    loses sight of them, and nothing else.
 2. Who comes and goes is told to all. Frames, details, rows and events go only to replicas where somebody looks at them:
    each says once a second what is looked at (`Alive`), and at once when that changes.
-3. A command is stored where it is given; the replica that has the loader is told to look (`Ordered`), and moves it from
-   then on. Whoever takes a loader over takes over its open commands, from the store.
+3. A command is stored where it is given; the replica that has the loader is told to look (`Ordered`), answers with what
+   has become of it (`Moved`), and moves it from then on. It is told again when it says that it has the loader.
 4. A replica that is silent for `GONE` seconds is gone: its loaders are stale, and lost if no other has them soon.
+5. What the bus did not carry, because a replica was killed in that moment, is found in the store (`inherited.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +38,7 @@ from .bus.messages import (
     SignedOut,
     Told,
 )
+from .inherited import Inherited
 from .registry import Entry
 from .store import CommandStored, EventRecord
 
@@ -62,6 +64,8 @@ class Peer(msgspec.Struct):
     """On the monotonic clock."""
     watching: frozenset[str] = frozenset()
     overview: bool = False
+    met: bool = False
+    """It has said that it is there; before that it may be heard to speak of something else."""
 
 
 class Replicas:
@@ -77,7 +81,7 @@ class Replicas:
         self._peers: dict[str, Peer] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[bytes]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.inherited = Inherited(backend, lambda stored, to: self._send(Moved(self._name, stored), to))
         self._learning = False
         """What changes now was learnt from another replica: it need not be told."""
 
@@ -88,8 +92,7 @@ class Replicas:
         self._tell_alive(new=True)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self.inherited.stop()
         self._send(Alive(self._name, leaving=True))
         await self.bus.stop()
 
@@ -220,8 +223,10 @@ class Replicas:
         if isinstance(message, Alive):
             self._alive(message)
             return
-        peer = self._peers.setdefault(message.sender, Peer(0.0))
-        peer.heard = time.monotonic()
+        if message.sender not in self._peers:
+            self._peers[message.sender] = Peer(0.0)
+            self._count()
+        self._peers[message.sender].heard = time.monotonic()
         hub, registry = self._backend.hub, self._backend.registry
         if isinstance(message, Known):
             self._learnt(lambda: self._learn(message))
@@ -231,10 +236,12 @@ class Replicas:
             entry = registry.get(message.loader)
             if entry is not None and entry.replica == message.sender:
                 hub.shown(entry, message.frame, message.detail)
+                if message.detail:
+                    self.inherited.catch_up(entry)
         elif isinstance(message, Told):
             hub.events(message.events)
         elif isinstance(message, Ordered):
-            self._begin(self._adopt(message.command))
+            self.inherited.ordered(message)
         elif isinstance(message, Moved):
             self._learnt(lambda: self._backend.commands.learn(message.stored))
         elif isinstance(message, Forgotten):
@@ -253,8 +260,9 @@ class Replicas:
             self._gone(alive.sender)
             return
         before = self._peers.get(alive.sender)
+        before = before if before is not None and before.met else None
         watching = frozenset(alive.watching)
-        self._peers[alive.sender] = Peer(time.monotonic(), watching, alive.overview)
+        self._peers[alive.sender] = Peer(time.monotonic(), watching, alive.overview, met=True)
         if before is None or alive.new:
             self._count()
             here = [entry for entry in self._backend.registry if entry.here]
@@ -280,6 +288,8 @@ class Replicas:
             if entry.replica == name:
                 entry.orphan()
                 self._learnt(lambda entry=entry: self._backend.hub.changed(entry))  # type: ignore[misc]
+                self.inherited.catch_up(entry)
+        self.inherited.look_for_commands()
 
     def _count(self) -> None:
         names = sorted([self._name, *self._peers])
@@ -293,6 +303,9 @@ class Replicas:
                     self._backend.publishers.replace(entry)  # it has gone there
                     entry.learn(one, known.sender)
                 self._backend.hub.changed(entry)
+                if entry.replica:
+                    for command in self._backend.commands.open_here(entry.id):
+                        self.ordered(entry, command)
 
     def _learn_rows(self, rows: Iterable[LoaderRow]) -> None:
         for row in rows:
@@ -307,30 +320,6 @@ class Replicas:
             work()
         finally:
             self._learning = False
-
-    # ---------------------------------------------------------------------------------------------- commands
-
-    async def _adopt(self, command: str) -> None:
-        """Take over a command that another replica stored for a loader that is here."""
-        stored = await self._backend.store.find_command(command)
-        entry = self._backend.registry.get(stored.loader) if stored is not None else None
-        if stored is not None and entry is not None and entry.here:
-            self._backend.commands.adopt(stored)
-            self._backend.commands.deliver(entry)
-
-    def arrived(self, entry: Entry) -> None:
-        """A loader that was elsewhere is here now, and with it its open commands."""
-        self._begin(self._take_over(entry))
-
-    async def _take_over(self, entry: Entry) -> None:
-        for stored in reversed(await self._backend.store.open_commands(entry.id)):
-            self._backend.commands.adopt(stored)
-        self._backend.commands.deliver(entry)
-
-    def _begin(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _known(entry: Entry) -> KnownLoader:

@@ -108,6 +108,8 @@ class Viewer:
         self.overview_due = False
         self.loaders: dict[str, int] = {}
         """Loader it watches → the last event that was sent to it, or dropped."""
+        self.subscriptions = 0
+        """How often it has said what it watches: what was read for an earlier wish is of no use."""
         self.dropped = 0
         """Events that it was too slow for."""
         self.hopeless = False
@@ -118,8 +120,12 @@ class Viewer:
         self._frames: dict[str, None] = {}
         self._details: dict[str, None] = {}
         self._events = EventQueue(most_events, most_bytes)
-        self._reading: set[str] = set()
-        """Loaders whose past is being read."""
+        self._queued: dict[str, int] = {}
+        """Loader → the last event of it that was put there."""
+        self._placed: set[str] = set()
+        """Loaders of which it is known how far the viewer has read: it said so."""
+        self._reading: dict[str, int] = {}
+        """Loaders whose past is being read → how often at once."""
         self._held = EventQueue(most_events, most_bytes)
         """Their events meanwhile."""
         self._gaps: dict[str, tuple[int, int]] = {}
@@ -145,8 +151,8 @@ class Viewer:
     def event(self, event: LiveEvent) -> None:
         if event.loader in self._reading:
             dropped = self._held.append(event)
-        elif event.id > self.loaders[event.loader]:
-            dropped = self._events.append(event)
+        elif event.id > max(self.loaders[event.loader], self._queued.get(event.loader, 0)):
+            dropped = self._queue(event)
         else:
             return
         for lost in dropped:
@@ -157,6 +163,7 @@ class Viewer:
         it that viewers may have seen.
         """
         chosen = dict.fromkeys(wanted.loaders)
+        self.subscriptions += 1
         self.overview = wanted.overview
         self.overview_seen = -1
         self.overview_due = wanted.overview
@@ -167,23 +174,41 @@ class Viewer:
         self._events.take(lambda event: event.loader not in chosen or event.loader in again)
         self._held.take(lambda _: True)
         self._gaps = {loader: gap for loader, gap in self._gaps.items() if loader in chosen and loader not in again}
-        self._reading = again
+        self._reading = dict.fromkeys(again, 1)
+        self._queued = {loader: self._queued[loader] for loader in self._queued if loader in chosen.keys() - again}
+        self._placed = {loader for loader in self._placed if loader in chosen} | again
         seen = self.loaders
         self.loaders = {loader: wanted.after.get(loader, seen.get(loader, newest.get(loader, 0))) for loader in chosen}
         return sorted(again)
+
+    def reread(self, loader: str) -> int | None:
+        """Events of a loader may have been stored that nobody told: they shall be read, from the last one on that was
+        sent, which is returned. None: it is not known where the viewer is, so it has missed nothing.
+        """
+        if loader not in self.loaders or not (self.loaders[loader] or loader in self._placed):
+            return None
+        self._events.take(lambda event: event.loader == loader)  # they are stored, and come back
+        self._queued.pop(loader, None)
+        self._reading[loader] = self._reading.get(loader, 0) + 1
+        return self.loaders[loader]
 
     def past(self, loader: str, events: list[LiveEvent], complete: bool) -> None:
         """The past of a loader has been read: it goes first, then what came meanwhile and is not in it."""
         if loader not in self._reading:
             return  # it was unsubscribed meanwhile
+        self._reading[loader] -= 1
+        meanwhile: list[LiveEvent] = []
+        if not self._reading[loader]:
+            del self._reading[loader]
+            meanwhile = self._held.take(lambda event: event.loader == loader)
         after = self.loaders[loader]
-        if not complete and events:
-            self._gaps[loader] = (after, events[0].id - 1)
-        self._reading.discard(loader)
-        meanwhile = self._held.take(lambda event: event.loader == loader)
-        last = events[-1].id if events else after
-        for event in [*events, *(event for event in meanwhile if event.id > last)]:
-            for lost in self._events.append(event):
+        if not complete and events and events[0].id - 1 > after:
+            self._gaps[loader] = (self._gaps.get(loader, (after, 0))[0], events[0].id - 1)
+        # Two who read at once may have found the same.
+        queued = self._events.take(lambda event: event.loader == loader)
+        found = {event.id: event for event in (*queued, *events, *meanwhile) if event.id > after}
+        for _, event in sorted(found.items()):
+            for lost in self._queue(event):
                 self._drop(lost)
 
     # -------------------------------------------------------------------------------------------- emptying
@@ -223,6 +248,11 @@ class Viewer:
             taken.append(event)
             self.loaders[event.loader] = event.id
         return taken
+
+    def _queue(self, event: LiveEvent) -> list[LiveEvent]:
+        """Returns what had to go for it."""
+        self._queued[event.loader] = event.id
+        return self._events.append(event)
 
     def _drop(self, event: LiveEvent) -> None:
         self.dropped += 1

@@ -7,7 +7,7 @@ import pytest
 from penstock_dashboard.settings import Settings
 
 from tests.backend.harness import BRISK, Running, serving
-from tests.backend.servers import PostgresServer, postgres_server
+from tests.backend.servers import PostgresServer, RedisServer, postgres_server, redis_server
 
 
 @pytest.fixture(scope="module")
@@ -27,4 +27,11 @@ def folder(tmp_path: Path) -> Path:
 def postgres() -> Iterator[PostgresServer]:
     """One server of PostgreSQL for all tests of a process; each asks for a database of its own."""
     with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """One server of Redis for all tests of a process: replicas on another database do not hear each other."""
+    with redis_server() as server:
         yield server

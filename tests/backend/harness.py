@@ -193,18 +193,23 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-WITH_LIMITS = """
+WITH_OTHER_SETTINGS = """
 import json, sys
 import msgspec
 from penstock_dashboard import dashboard
 from penstock_dashboard.cli import main
-from penstock_dashboard.settings import Limits
-limits = msgspec.structs.replace(Limits(), **json.loads(sys.argv.pop(1)))
+from penstock_dashboard.settings import Limits, Timing
+given = json.loads(sys.argv.pop(1))
+other = {
+    "limits": msgspec.structs.replace(Limits(), **given["limits"]),
+    "timing": msgspec.structs.replace(Timing(), **given["timing"]),
+}
 plain = dashboard.settings_from
-dashboard.settings_from = lambda arguments: msgspec.structs.replace(plain(arguments), limits=limits)
+dashboard.settings_from = lambda arguments: msgspec.structs.replace(plain(arguments), **other)
 sys.exit(main())
 """
-"""The same command with other limits, which people cannot set: so that a test need not wait for, or send, as much."""
+"""The same command with other limits or times, which people cannot set: so that a test need not wait for, or send, as
+much, and nothing is given up because the machine is busy."""
 
 
 def spawn(
@@ -212,13 +217,16 @@ def spawn(
     *arguments: str,
     before: Callable[[], None] = lambda: None,
     limits: dict[str, float] | None = None,
+    timing: dict[str, float] | None = None,
     **more: str,
 ) -> subprocess.Popen[str]:
     def prepare() -> None:
         die_with_parent()
         before()
 
-    command = ["-m", "penstock_dashboard"] if limits is None else ["-c", WITH_LIMITS, json.dumps(limits)]
+    command = ["-m", "penstock_dashboard"]
+    if limits or timing:
+        command = ["-c", WITH_OTHER_SETTINGS, json.dumps({"limits": limits or {}, "timing": timing or {}})]
     return subprocess.Popen(
         [sys.executable, *command, "dashboard", *arguments],
         cwd=ROOT,
@@ -236,12 +244,14 @@ def dashboard(
     *arguments: str,
     before: Callable[[], None] = lambda: None,
     limits: dict[str, float] | None = None,
+    timing: dict[str, float] | None = None,
     **more: str,
 ) -> Iterator[Dashboard]:
     path = folder / "tokens.json"
     if not path.exists():
         save(path, TOKENS)
-    process = spawn(folder, "--port", "0", "--token-file", str(path), *arguments, before=before, limits=limits, **more)
+    given = ("--port", "0", "--token-file", str(path), *arguments)
+    process = spawn(folder, *given, before=before, limits=limits, timing=timing, **more)
     try:
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline()

@@ -23,12 +23,6 @@ Pair = tuple[Running, Running]
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def pair(
     postgres: PostgresServer, redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Running, Running]]:

@@ -78,6 +78,43 @@ def test_the_past_and_the_present_meet_without_seam(before: int, overlap: int, l
     assert ids == list(range(1, before + overlap + later + 1))
 
 
+@given(st.lists(st.sampled_from(["told", "untold", "read", "found", "taken"]), max_size=60))
+def test_what_nobody_told_is_shown_once_and_in_order_when_it_was_read(steps: list[str]) -> None:
+    viewer, loader = Viewer(1000), LOADERS[0]
+    viewer.subscribe(Subscribe(False, [loader], {loader: 0}), newest={})
+    viewer.past(loader, [], complete=True)
+    stored: list[LiveEvent] = []
+    reading: list[list[LiveEvent]] = []
+    shown: list[int] = []
+
+    def take_all() -> None:
+        shown.extend(stored.id for m in take(viewer) if isinstance(m, Happened) for stored in m.events)
+
+    def read() -> None:
+        after = viewer.reread(loader)
+        assert after is not None
+        reading.append([each for each in stored if each.id > after])
+
+    for step in steps:
+        if step in ("told", "untold"):
+            stored.append(event(len(stored) + 1, loader))
+            if step == "told":
+                # Whatever was not told before it is read before it is shown: see `inherited.py`.
+                read()
+                viewer.event(stored[-1])
+        elif step == "read":
+            read()
+        elif step == "found" and reading:
+            viewer.past(loader, reading.pop(0), complete=True)
+        elif step == "taken":
+            take_all()
+    read()
+    while reading:
+        viewer.past(loader, reading.pop(0), complete=True)
+        take_all()
+    assert shown == [each.id for each in stored]
+
+
 def test_only_the_latest_frame_waits() -> None:
     viewer = Viewer(10)
     viewer.subscribe(Subscribe(False, [LOADERS[0]]), newest={})

@@ -119,7 +119,7 @@ async def command(
     not_too_fast(request, token)
     asker = _asker(request, token, msgspec.json.encode(wanted), f"loader {entry.id}", key)
     book = backend.commands
-    repeated = book.repeated(asker)
+    repeated = await _repeated(backend, asker)
     if repeated:
         record = await _find(backend, repeated[0])
     else:
@@ -158,7 +158,7 @@ async def run_command(
     not_too_fast(request, token)
     asker = _asker(request, token, msgspec.json.encode(wanted), f"run {run}", key)
     book = backend.commands
-    repeated = book.repeated(asker)
+    repeated = await _repeated(backend, asker)
     if repeated:
         records = [await _find(backend, identifier) for identifier in repeated]
         return reply(RunCommand(records[0].group, records), 202)
@@ -213,6 +213,15 @@ def _asker(request: Request, token: Token, wanted: bytes, target: str, key: str 
     fingerprint = hashlib.sha256(wanted).hexdigest()[:32]
     idempotency = f"{token.name} {target} {key}" if key else ""
     return Asker(token.name, client_address(request), idempotency, fingerprint)
+
+
+async def _repeated(backend: Backend, asker: Asker) -> list[str]:
+    """Ids of the commands that this very request made before, here or at a replica that may not have told of them: it
+    may have been killed, and the asker come here for its answer.
+    """
+    if asker.idempotency and not backend.commands.repeated(asker):
+        await backend.replicas.inherited.recall(asker.idempotency)
+    return backend.commands.repeated(asker) or []
 
 
 async def _find(backend: Backend, identifier: str) -> CommandRecord:

@@ -114,6 +114,8 @@ class CommandsAsked(msgspec.Struct, frozen=True):
 
     loader: str | None = None
     run: str | None = None
+    idempotency: str | None = None
+    """Those that came with this key."""
     since: float = 0.0
     limit: int = 1000
 

@@ -73,7 +73,7 @@ def read_events(connection: Connection, asked: EventsAsked) -> list[EventRecord]
 def read_commands(connection: Connection, asked: CommandsAsked) -> list[CommandStored]:
     conditions, values = ["at >= %s"], [asked.since]
     parameters: list[object] = list(values)
-    for column, value in (("loader", asked.loader), ("run", asked.run)):
+    for column, value in (("loader", asked.loader), ("run", asked.run), ("idempotency", asked.idempotency)):
         if value is not None:
             conditions.append(f"{column} = %s")
             parameters.append(value)

@@ -67,7 +67,7 @@ def read_events(connection: sqlite3.Connection, asked: EventsAsked) -> list[Even
 def read_commands(connection: sqlite3.Connection, asked: CommandsAsked) -> list[CommandStored]:
     conditions, values = ["at >= ?"], [asked.since]
     parameters: list[object] = list(values)
-    for column, value in (("loader", asked.loader), ("run", asked.run)):
+    for column, value in (("loader", asked.loader), ("run", asked.run), ("idempotency", asked.idempotency)):
         if value is not None:
             conditions.append(f"{column} = ?")
             parameters.append(value)
