@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.loader.agent import agents
 from tests.loader.support import Scripts
 
 # The first of them builds it.
@@ -32,6 +33,11 @@ def run(script: Scripts, test: str, *arguments: object) -> None:
 @INLINE_AND_POOLED
 def test_batches_are_torchs_and_what_is_pinned_is_counted(script: Scripts, workers: int) -> None:
     run(script, "same_as_torch", workers)
+
+
+@pytest.mark.usefixtures("shared_agents")
+def test_the_same_with_workers_on_other_machines(script: Scripts) -> None:
+    run(script, "same_as_torch", 2, *(agent.address for agent in agents.shared))
 
 
 @INLINE_AND_POOLED
