@@ -8,7 +8,7 @@ fields and unknown event kinds are ignored: either side may be the newer one.
 
 Durations are integers in microseconds (`_us`), sizes are integers in bytes, moments are Unix seconds as floats. Where
 there is one for every worker and nobody needs more, they are in milliseconds (`_ms`) and KiB (`_kib`): a snapshot of 16
-workers stays below 2 KB, though they be a week old.
+workers, here or on other machines, stays below 2 KB, though they be a week old. What has its default is not sent.
 What cannot be known of a loader is named in `unknown`: an older reader must still find a number in the field itself.
 Counters only grow during one incarnation of a loader; rates are differences of counters and are worked out in one
 place, `penstock/insight/rates.py`.
@@ -498,6 +498,14 @@ class Snapshot(Struct, frozen=True, tag="snapshot", gc=False):
         from .telemetry.report import report
 
         return report(self)
+
+
+class Published(Snapshot, frozen=True, tag="snapshot", gc=False, omit_defaults=True):
+    """A snapshot as a loader sends it: what has its default is left out, and is the default again where it is read."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Published:
+        return cls(*msgspec.structs.astuple(snapshot))
 
 
 # ------------------------------------------------------------------------------------------------ verdict

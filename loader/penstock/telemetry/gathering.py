@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..protocol import MAX_MESSAGE, Between, Event, Events, Goodbye, Snapshot
+from ..protocol import MAX_MESSAGE, Between, Event, Events, Goodbye, Published, Snapshot
 from .complaints import Complaints
 from .outbox import Outbox
 from .pace import Extremes, Pacer
@@ -38,7 +38,7 @@ class Gatherer:
                 snapshot = msgspec.structs.replace(snapshot, dropped=snapshot.dropped + self._outbox.dropped)
             if between is not None:
                 snapshot = msgspec.structs.replace(snapshot, between=between)
-            data = self._encoder.encode(snapshot)
+            data = self._encoder.encode(Published.of(snapshot))
         except Exception as error:
             self._tell("snapshot", "no snapshot could be taken: %r", error)
             return
