@@ -1,17 +1,38 @@
-"""How long threads of this process wait for the interpreter lock while samplers run.
+"""How soon a sampler gets the interpreter lock.
 
-Python lets a thread that wants it wait for 5 ms, and of work that gives it up of itself more often than that nothing
-else would ever be seen. While a sampler runs, threads wait for `HASTE` only; where other Python threads share the
-process, and it would cost them much to take turns so often, for `PATIENCE`.
+Python lets a thread that wants it wait for 5 ms before it asks for it, and of work that gives it up of itself more
+often than that nothing else would ever be seen. More exactly: of each stretch of work between two places that give the
+lock up, the first part, as long as the sampler waits before it asks, is never seen, and what comes last is seen in its
+place. (Measured with samples of 0.18 ms, four a batch: 0.05 ms and the system's own 0.05 of patience with timers hid
+the first function of every batch, and took 6 points from the first half of a sample.) So:
+
+1. A sampler's thread has the system wake it when it asked to be woken, not some time after.
+2. While it runs, threads wait for `HASTE` only.
+3. A thread that has asked is woken again each time that this has passed, for as long as C code keeps the lock. Where
+   that happens often, threads wait for longer: what is hidden then is still little beside the C code.
+4. Where other Python threads share the process, and it would cost them much to take turns so often, threads wait for
+   `PATIENCE`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
-HASTE = 50e-6
+_COUNTED = sys.platform == "linux"
+"""Whether a thread knows how often it was woken; see point 3."""
+HASTE = 5e-6 if _COUNTED else 50e-6
 PATIENCE = 1e-3
 """Seconds."""
+MOST_IN_VAIN = 20
+"""Times that a sampler is woken for one look, on the mean, without getting the lock."""
+_PR_SET_TIMERSLACK = 29
+
+
+def be_punctual() -> None:
+    """Have the system wake this thread, and no other, when it asked for it; where it refuses, it is woken later."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 class Pace:
@@ -20,19 +41,33 @@ class Pace:
     def __init__(self) -> None:
         self._samplers = 0
         self._before = self._set = 0.0
+        self._haste = HASTE
+        self._looks = self._in_vain = 0
+        """Since the pace was last chosen; `note` says of what."""
 
     def begin(self) -> None:
         self._samplers += 1
         if self._samplers == 1:
-            self._before, self._set = sys.getswitchinterval(), 0.0
+            self._before, self._set, self._haste = sys.getswitchinterval(), 0.0, HASTE
         self.choose(1)
+
+    def note(self, in_vain: int) -> None:
+        """A look was taken; its thread had been woken so often without getting the lock."""
+        self._looks += 1
+        self._in_vain += in_vain
 
     def choose(self, targets: int) -> None:
         """Judge by the number of Python threads: those looked at, the sampler, and one of ours that rarely wakes."""
-        wanted = HASTE if len(sys._current_frames()) <= targets + 2 else PATIENCE
+        most, in_vain = MOST_IN_VAIN * self._looks, self._in_vain
+        self._looks = self._in_vain = 0
+        if in_vain > most:
+            self._haste = min(self._haste * 2, PATIENCE)
+        elif in_vain < most / 4:
+            self._haste = max(self._haste / 2, HASTE)
+        wanted = self._haste if len(sys._current_frames()) <= targets + 2 else PATIENCE
         if wanted < self._before and not self._is_others():
             sys.setswitchinterval(wanted)
-            self._set = wanted
+            self._set = sys.getswitchinterval()
 
     def end(self) -> None:
         self._samplers -= 1
@@ -41,7 +76,7 @@ class Pace:
 
     def _is_others(self) -> bool:
         """Has somebody else set it meanwhile?"""
-        return self._set != 0.0 and abs(sys.getswitchinterval() - self._set) > 1e-6
+        return self._set != 0.0 and abs(sys.getswitchinterval() - self._set) > 1e-7
 
 
 PACE = Pace()

@@ -10,7 +10,7 @@ It needs no other process, no right and no signal. What it sees is what a look f
    that holds the lock in C code lets go of it when that code returns to the interpreter, which is at the instruction
    that called it: so the right line is charged, with the time that really passed.
 3. **The lock is asked for quickly.** Python lets a thread that wants it wait for 5 ms, and of work that gives it up of
-   itself more often than that nothing else would ever be seen. See `pace`.
+   itself more often than that nothing else would ever be seen; of all work, not what comes first. See `pace`.
 4. **The interpreter gives the lock up between some instructions only**: when a function is entered, after a call, at
    the end of a loop's body. Which functions the time since the last such point is charged to is read off the code
    in between: see `segments`. It is the one thing that a look from outside would see more exactly.
@@ -44,7 +44,7 @@ from operator import attrgetter, call, itemgetter
 from types import CodeType
 from typing import Any, NamedTuple
 
-from .pace import PACE
+from .pace import PACE, be_punctual
 from .segments import Place
 from .stacks import News, Stacks
 
@@ -319,6 +319,7 @@ class Sampler:
     def _look(self, run: Run) -> None:
         PACE.begin()
         try:
+            be_punctual()
             flush_at = _clock() + int(APART * 1e9)
             while not run.halting and self._wanted():
                 now = self._wait(run.bell)
@@ -343,7 +344,9 @@ class Sampler:
         if seconds > 0 and bell.acquire(True, seconds):
             return _clock()
         now = _clock()
-        locked = _waits() - before > 1  # one for the sleep; another for the interpreter lock
+        waits = _waits() - before
+        locked = waits > 1  # one for the sleep; another for the interpreter lock
+        PACE.note(max(waits - 2, 0))
         wall = self._schedule.count(now) * self._schedule.period
         gone = [thread for thread, looks in self._targets.items() if wall and not looks.add(now, wall, locked)]
         for thread in gone:
