@@ -65,6 +65,8 @@ class Brief(msgspec.Struct, frozen=True):
     """What the row cannot say."""
     hang_us: int = 0
     """How long training has waited for one batch, if that is unusually long."""
+    largest: int = 0
+    """Resident memory of the worker that has most, bytes; 0: not known."""
 
 
 class Entry:
@@ -202,6 +204,7 @@ class Entry:
             len(snapshot.quarantined),
             _unknown_in_row(snapshot),
             0 if snapshot.hang is UNSET else snapshot.hang.us,
+            max([worker.rss for worker in snapshot.workers], default=0),
         )
         self._shelf.put(self.owner, self.key, encoded)
 

@@ -35,6 +35,7 @@ FINE = Seen(
     progress=(0, 0),
     waiting=False,
     rss=1e9,
+    largest=5e8,
     workers=2,
     quarantined=0,
     error="",
@@ -103,6 +104,10 @@ def test_lost_and_failed_are_told_at_once_and_not_of_those_that_were_gone_before
 def test_memory_that_only_grows_is_told_but_not_a_sawtooth_or_a_larger_pool() -> None:
     assert Story().goes_on(700, growing=1e6) == ["memory"]
     assert Story().goes_on(700, growing=1e3) == []
+    one = Story()
+    for minute in range(12):
+        one.goes_on(60, largest=1e8 * (1 + minute / 10))
+    assert [alert.text for alert in one.told] == ["One worker's memory has grown by 100% over 10 minutes."]
     sawtooth = Story()
     for _ in range(20):
         assert sawtooth.goes_on(50, growing=1e6) == []

@@ -87,6 +87,7 @@ def _seen(entry: Entry) -> Seen:
         progress=(brief.epoch, brief.batch),
         waiting=rates.starvation + rates.reorder_stall + rates.pin_wait + rates.sampler + rates.startup > 0.5,
         rss=rates.rss,
+        largest=brief.largest,
         workers=brief.workers,
         quarantined=brief.quarantined,
         error=brief.errors.text if brief.errors is not None and fatal else "",

@@ -52,6 +52,8 @@ class Seen(Struct, frozen=True):
     """Training waits for data at this moment."""
     rss: float
     """Resident memory of all workers, bytes; 0: not known."""
+    largest: float
+    """That of the worker that has most."""
     workers: int
     quarantined: int
     error: str
@@ -66,7 +68,8 @@ class Watched:
         self._progress = seen.progress
         self._moved = now
         self._bound_since: float | None = None
-        self._memory: deque[tuple[float, float]] = deque(maxlen=LOOKS + 1)
+        self._memory: deque[tuple[float, float, float]] = deque(maxlen=LOOKS + 1)
+        """When, and what all workers had then, and the one that had most."""
         self._memory_workers = seen.workers
 
     def look(self, seen: Seen, now: float) -> dict[AlertRule, str]:
@@ -93,7 +96,7 @@ class Watched:
         if seen.waiting and now - self._moved >= rules.stalled:
             found["stalled"] = f"No batch has come for {now - self._moved:.0f} s, and training waits for one."
         if grown := self._grown():
-            found["memory"] = f"The workers' memory has grown by {grown:.0%} over {rules.memory / 60:.0f} minutes."
+            found["memory"] = f"{grown} over {rules.memory / 60:.0f} minutes."
         return found
 
     def _follow(self, seen: Seen, now: float) -> None:
@@ -106,12 +109,14 @@ class Watched:
             self._memory.clear()
             self._memory_workers = seen.workers
         elif not self._memory or now - self._memory[-1][0] >= self._rules.memory / LOOKS:
-            self._memory.append((now, seen.rss))
+            self._memory.append((now, seen.rss, seen.largest))
 
-    def _grown(self) -> float:
-        """By how much, as a share, the memory has grown over the whole time, if it never stopped growing; else 0."""
-        values = [rss for _, rss in self._memory]
-        if len(values) <= LOOKS or any(later <= earlier for earlier, later in pairwise(values)):
-            return 0.0
-        grown = values[-1] / values[0] - 1
-        return grown if grown >= self._rules.growth else 0.0
+    def _grown(self) -> str:
+        """What has grown, and by how much, if it never stopped growing over the whole time; else empty."""
+        for whose, place in (("The workers'", 1), ("One worker's", 2)):
+            values = [look[place] for look in self._memory]
+            if len(values) > LOOKS and values[0] > 0 and all(later > earlier for earlier, later in pairwise(values)):
+                grown = values[-1] / values[0] - 1
+                if grown >= self._rules.growth:
+                    return f"{whose} memory has grown by {grown:.0%}"
+        return ""
