@@ -122,8 +122,7 @@ class CommandBook:
     def learn(self, stored: CommandStored) -> None:
         """Another replica has moved a command."""
         record = msgspec.json.decode(stored.record, type=CommandRecord)
-        if stored.idempotency and record.state == "accepted":
-            self._remember(stored.idempotency, stored.request, stored.id)
+        # Its key is not remembered: the other may be killed before it has stored this. `recall` asks the store.
         known = self._open.get(stored.loader, {}).get(stored.id)
         if known is not None:
             known.record, known.stored, known.elsewhere = record, stored, True
