@@ -104,8 +104,8 @@ class Backend:
         self.pacing = Pacing()
         self.load = LoopLoad()
         self.commands = CommandBook(settings.limits, settings.timing, self.store.command, self._show_command)
-        self.runs = Runs(self.registry, self.store, self.hub, self.commands)
         self.replicas = Replicas(self, bus or InProcess())
+        self.runs = Runs(self.registry, self.store, self.commands, self.replicas.place)
         self.hub.elsewhere = self.replicas
         self.store.share_upkeep(lambda: self.replicas.share)
         self.lookout = Lookout(settings, self.registry, self._tell_alerts)

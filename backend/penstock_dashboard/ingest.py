@@ -261,6 +261,9 @@ class Publisher:
             except Full:
                 store.forget(claim.key)
                 raise
+        if claim.place is not None:
+            for other in registry.put(claim.place):
+                self._backend.hub.changed(other)
         self._moved = claim.moved
         return entry
 

@@ -41,7 +41,7 @@ from penstock.protocol import (
 from .bus.messages import KnownLoader
 from .settings import Limits, Timing
 from .shelf import Shelf
-from .store import Claim, LoaderRecord, Mark
+from .store import Claim, Known, LoaderRecord, RunPlace
 
 TRUSTED_CLOCK = 120.0
 """A loader's clock that is further off than this, in seconds, is taken for wrong and allowed for."""
@@ -234,7 +234,6 @@ class Entry:
         self.claim = known.claim
         self.hello = msgspec.msgpack.decode(known.hello, type=Hello)
         self.presence, self.seen = cast(Presence, known.presence), known.seen
-        self.place = cast(Place, known.place)
         self.heard = time.monotonic()
         self.replica = replica if known.here else ""
         if not self.replica:
@@ -349,8 +348,7 @@ class Entry:
     def record(self) -> LoaderRecord:
         snapshot = self._shelf.get(self.owner, self.key)
         hello = msgspec.msgpack.encode(self.hello)
-        about = self.presence, self.seen, self.owner, self.place, self.claim
-        return LoaderRecord(self.key, self.id, hello, snapshot, *about)
+        return LoaderRecord(self.key, self.id, hello, snapshot, self.presence, self.seen, self.owner, self.claim)
 
 
 def _unknown_in_row(snapshot: Snapshot) -> list[str]:
@@ -379,7 +377,7 @@ class Registry:
         self._timing = timing
         self._entries: dict[str, Entry] = {}
         self._shelf = Shelf(limits.snapshots)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, RunPlace] = {}
         """Run → its place in the overview, where somebody gave it one."""
         self._owners: dict[int, dict[str, int]] = {}
         """Token → run → how many loaders."""
@@ -403,9 +401,9 @@ class Registry:
         entries = [entry for entry in self if entry.run == run]
         return sorted(entries, key=lambda entry: (entry.hello.identity.rank, entry.hello.identity.name))
 
-    def restore(self, records: list[tuple[LoaderRecord, Mark]]) -> None:
+    def restore(self, known: Known) -> None:
         """Take in what the store remembers. Nobody is connected yet; who was may come back."""
-        for record, mark in records:
+        for record, mark in known.loaders:
             try:
                 hello = msgspec.msgpack.decode(record.hello, type=Hello)
                 snapshot = record.snapshot and msgspec.msgpack.decode(record.snapshot, type=Snapshot)
@@ -418,14 +416,14 @@ class Registry:
                 entry.keep(snapshot, record.snapshot)
                 entry.leave()
             entry.seen = record.seen
-            entry.place = cast(Place, record.place)
-            self._places[entry.run] = entry.place
             gone = record.presence in ("finished", "lost")
             entry.presence = cast(Presence, record.presence) if gone else "stale"  # it has its time to come back
             entry.lived = not gone and entry.state != "failed"
             if mark.incarnation == hello.identity.incarnation:
                 entry.last_seq = mark.seq
             self._add(entry)
+        for place in known.places:
+            self.put(place)
 
     def admit(self, hello: Hello, owner: int) -> None:
         """Make room for a loader that says hello under a token; raises `Full` when there are too many."""
@@ -441,7 +439,6 @@ class Registry:
         if entry is None:
             self._make_room(claim.owner, hello.identity.run)
             entry = Entry(claim.key, hello, claim.owner, self._shelf)
-            entry.place = self._places.get(entry.run, "shown")
             self._add(entry)
         elif entry.hello.identity.incarnation != hello.identity.incarnation:
             entry.begin()
@@ -492,11 +489,26 @@ class Registry:
             if not any(entry.run in of_owner for of_owner in self._owners.values()):
                 self._places.pop(entry.run, None)
 
-    def put(self, run: str, place: Place) -> None:
-        """Give a run another place in the overview: with the loaders that it has, and with those that will come."""
-        self._places[run] = place
-        for entry in self.of_run(run):
-            entry.place = place
+    @property
+    def places(self) -> list[RunPlace]:
+        """Of all runs that were given one."""
+        return list(self._places.values())
+
+    def place_of(self, run: str) -> RunPlace:
+        return self._places.get(run) or RunPlace(run)
+
+    def put(self, place: RunPlace) -> list[Entry]:
+        """A run has another place in the overview: with the loaders that it has, and with those that will come. Returns
+        the former if that is news: of two places the later one holds, whoever hears of which first.
+        """
+        if place.number <= self.place_of(place.run).number:
+            return []
+        entries = self.of_run(place.run)
+        if entries:
+            self._places[place.run] = place
+        for entry in entries:
+            entry.place = cast(Place, place.place)
+        return entries
 
     def sweep(self, now: float, kept: float) -> list[Entry]:
         """Entries whose presence has changed because time went by. Those silent for `kept` seconds are
@@ -526,6 +538,7 @@ class Registry:
 
     def _add(self, entry: Entry) -> None:
         self._entries[entry.id] = entry
+        entry.place = cast(Place, self.place_of(entry.run).place)
         runs = self._owners.setdefault(entry.owner, {})
         runs[entry.run] = runs.get(entry.run, 0) + 1
 

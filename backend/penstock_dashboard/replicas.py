@@ -33,6 +33,7 @@ from .bus.messages import (
     Message,
     Moved,
     Ordered,
+    Places,
     Rows,
     Shown,
     SignedOut,
@@ -40,7 +41,7 @@ from .bus.messages import (
 )
 from .inherited import Inherited
 from .registry import Entry
-from .store import CommandStored, EventRecord
+from .store import CommandStored, EventRecord, RunPlace
 
 if TYPE_CHECKING:
     from .core import Backend
@@ -87,9 +88,14 @@ class Replicas:
 
     async def start(self) -> None:
         self.bus.on_message = self._take
-        self.bus.on_restored = lambda: self._tell_alive(new=True)
+        self.bus.on_restored = self._restored
         await self.bus.start(self._name, self._backend.store.identity)
         self._tell_alive(new=True)
+
+    def _restored(self) -> None:
+        """What was told before may not have been heard, here and by others."""
+        self._tell_alive(new=True)
+        self._tell_places(self._backend.registry.places)
 
     async def stop(self) -> None:
         self.inherited.stop()
@@ -122,7 +128,7 @@ class Replicas:
     def changed(self, entry: Entry) -> None:
         """A loader's presence or configuration has changed."""
         if self._peers and not self._learning and not entry.replica:
-            self._send(Known(self._name, [_known(entry)]))
+            self._send(Known(self._name, [self._known(entry)]))
             self._show(entry, detail=True)
 
     def frame(self, loader: str, text: str) -> None:
@@ -152,6 +158,11 @@ class Replicas:
         if self._peers and not self._learning:
             self._send(Moved(self._name, stored))
 
+    def place(self, place: RunPlace) -> None:
+        """Somebody here gave a run a place: its loaders have it at once, here and everywhere."""
+        self._learnt(lambda: self._put(place))
+        self._tell_places([place])
+
     def forgotten(self, entry: Entry) -> None:
         if self._peers and not self._learning:
             self._send(Forgotten(self._name, entry.id, entry.key))
@@ -163,6 +174,10 @@ class Replicas:
         hub = self._backend.hub
         self._send(Alive(self._name, hub.watching, hub.wants_overview, new))
 
+    def _tell_places(self, places: list[RunPlace], to: str = "") -> None:
+        for first in range(0, len(places), AT_ONCE):
+            self._send(Places(self._name, places[first : first + AT_ONCE]), to)
+
     def _show(self, entry: Entry, detail: bool = False) -> None:
         """The latest of a loader, to those who look at it."""
         hub = self._backend.hub
@@ -170,6 +185,11 @@ class Replicas:
             if entry.id in peer.watching:
                 frame = "" if detail else hub.frame(entry.id) or ""
                 self._send(Shown(self._name, entry.id, frame, hub.detail(entry.id) or ""), name)
+
+    def _known(self, entry: Entry) -> KnownLoader:
+        hello, place = msgspec.msgpack.encode(entry.hello), self._backend.registry.place_of(entry.run)
+        about = entry.presence, entry.seen, place.place, place.number
+        return KnownLoader(entry.key, entry.owner, entry.claim, hello, *about, entry.here)
 
     def _send(self, message: Message, to: str = "") -> None:
         self.bus.send(_encoder.encode(message), to)
@@ -230,6 +250,8 @@ class Replicas:
         hub, registry = self._backend.hub, self._backend.registry
         if isinstance(message, Known):
             self._learnt(lambda: self._learn(message))
+        elif isinstance(message, Places):
+            self._learnt(lambda: self._learn_places(message.places, message.sender))
         elif isinstance(message, Rows):
             self._learn_rows([_rows.decode(row) for row in message.rows])
         elif isinstance(message, Shown):
@@ -267,7 +289,8 @@ class Replicas:
             self._count()
             here = [entry for entry in self._backend.registry if entry.here]
             for first in range(0, len(here), AT_ONCE):
-                self._send(Known(self._name, [_known(one) for one in here[first : first + AT_ONCE]]), alive.sender)
+                self._send(Known(self._name, [self._known(one) for one in here[first : first + AT_ONCE]]), alive.sender)
+            self._tell_places(self._backend.registry.places, alive.sender)
             if before is None:
                 self._tell_alive()
         fresh = watching - (before.watching if before is not None and not alive.new else frozenset())
@@ -296,6 +319,7 @@ class Replicas:
         self.share = (names.index(self._name), len(names))
 
     def _learn(self, known: Known) -> None:
+        places: dict[str, RunPlace] = {}
         for one in known.loaders:
             entry = self._backend.registry.learn(one, known.sender)
             if entry is not None:
@@ -306,6 +330,20 @@ class Replicas:
                 if entry.replica:
                     for command in self._backend.commands.open_here(entry.id):
                         self.ordered(entry, command)
+                places[entry.run] = RunPlace(entry.run, one.place, one.placed)
+        self._learn_places(places.values(), known.sender)
+
+    def _learn_places(self, places: Iterable[RunPlace], sender: str) -> None:
+        """Whoever has not heard of the last one is told."""
+        for place in places:
+            self._put(place)
+            mine = self._backend.registry.place_of(place.run)
+            if mine.number > place.number:
+                self._tell_places([mine], sender)
+
+    def _put(self, place: RunPlace) -> None:
+        for entry in self._backend.registry.put(place):
+            self._backend.hub.changed(entry)
 
     def _learn_rows(self, rows: Iterable[LoaderRow]) -> None:
         for row in rows:
@@ -320,9 +358,3 @@ class Replicas:
             work()
         finally:
             self._learning = False
-
-
-def _known(entry: Entry) -> KnownLoader:
-    hello = msgspec.msgpack.encode(entry.hello)
-    about = entry.presence, entry.seen, entry.place
-    return KnownLoader(entry.key, entry.owner, entry.claim, hello, *about, entry.here)

@@ -1,13 +1,15 @@
 """Runs as they are kept: pinned, hidden, deleted, and who did that.
 
-A run is its loaders: its place in the overview is written down with each of them and ends with the last. What was done
-is written down apart, so that it is still known of a run that was deleted.
+A run is its loaders: its place in the overview ends with the last of them. What was done is written down apart, so that
+it is still known of a run that was deleted. The store says which place is the last that a person gave (`RunPlace`): at
+another replica somebody may have given another one in the same moment.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 from penstock.insight.runs import change_in_words
@@ -15,10 +17,9 @@ from penstock.insight.words import plural
 from penstock.protocol import KnownRun, Place, RunChange
 
 from .commands import Asker, CommandBook
-from .hub import Hub
 from .problems import Problem
 from .registry import Entry, Registry
-from .store import RunChangeStored, Store
+from .store import RunChangeStored, RunPlace, Store
 
 log = logging.getLogger("penstock")
 
@@ -29,11 +30,14 @@ AT_ONCE = 64
 class Runs:
     """All runs that are known."""
 
-    def __init__(self, registry: Registry, store: Store, hub: Hub, commands: CommandBook) -> None:
+    def __init__(
+        self, registry: Registry, store: Store, commands: CommandBook, placed: Callable[[RunPlace], None]
+    ) -> None:
+        """`placed`: a run has another place, which is stored."""
         self._registry = registry
         self._store = store
-        self._hub = hub
         self._commands = commands
+        self._placed = placed
 
     def all(self) -> list[KnownRun]:
         """The newest first, pinned ones above the others."""
@@ -46,14 +50,12 @@ class Runs:
     async def put(self, run: str, place: Place, asker: Asker) -> KnownRun:
         """Give a run another place in the overview; returns when that is stored."""
         entries = self._entries(run)
-        if entries[0].place != place:
-            self._registry.put(run, place)
-            for entry in entries:
-                self._store.loader(entry.record())
-                self._hub.changed(entry)
-            self._note(RunChange(time.time(), run, place, asker.by, asker.origin, len(entries)))
-        await self._store.committed()
-        return _known(run, entries)
+        change = _told(RunChange(time.time(), run, place, asker.by, asker.origin, len(entries)))
+        given = await self._store.put_place(run, place, _stored(change))
+        if given.number > self._registry.place_of(run).number:
+            log.info("run %s: %s", run, change.text)
+        self._placed(given)
+        return _known(run, self._entries(run))
 
     async def delete(self, run: str, asker: Asker) -> RunChange:
         """Take every trace of a run away but that it was deleted; returns when that is stored."""
@@ -86,12 +88,16 @@ class Runs:
 
     def _note(self, change: RunChange) -> None:
         change = _told(change)
-        self._store.run_changed(RunChangeStored(change.at, change.run, msgspec.json.encode(change)))
+        self._store.run_changed(_stored(change))
         log.info("run %s: %s", change.run, change.text)
 
 
 def _told(change: RunChange) -> RunChange:
     return msgspec.structs.replace(change, text=change_in_words(change))
+
+
+def _stored(change: RunChange) -> RunChangeStored:
+    return RunChangeStored(change.at, change.run, msgspec.json.encode(change))
 
 
 def _known(run: str, entries: list[Entry]) -> KnownRun:

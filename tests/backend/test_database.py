@@ -11,7 +11,7 @@ import pytest
 from penstock.protocol import Rates
 from penstock_dashboard.settings import Retention
 from penstock_dashboard.store import Batch, Claim, CommandsAsked, CommandStored, EventRecord, EventsAsked, HistoryAsked
-from penstock_dashboard.store.batch import LoaderRecord, Mark
+from penstock_dashboard.store.batch import LoaderRecord, Mark, RunChangeStored, RunPlace
 from penstock_dashboard.store.compaction import INTERVAL
 from penstock_dashboard.store.database import Database, Wanted
 from penstock_dashboard.store.samples import Sample, pack
@@ -21,6 +21,7 @@ from tests.backend.harness import make_hello
 from tests.backend.servers import PostgresServer
 
 LOADER = "run:0:train"
+PLACES = ("pinned", "hidden", "pinned", "pinned")
 HELLO = msgspec.msgpack.encode(make_hello())
 
 Open = Callable[[], Database]
@@ -209,21 +210,44 @@ def test_a_forgotten_loader_leaves_nothing_and_its_number_is_not_given_again(dat
     assert again.key != made.key and again.last_seq == -1
 
 
+def test_the_last_place_of_a_run_holds_for_all_its_loaders_and_ends_with_the_last(database: Database) -> None:
+    first, other = claim(database), claim(database, "run-2:0:train")
+    assert first.place is None and database.known(0).places == []
+    places = [database.put_place("run", place, RunChangeStored(1.0, "run", place.encode())) for place in PLACES]
+    assert [each.place for each in places] == list(PLACES)
+    assert places[0].number < places[1].number < places[2].number == places[3].number, "what is the same is no change"
+    assert database.run_changes("run", 9) == [b"pinned", b"hidden", b"pinned"], "the newest first"
+    database.store_loaders([LoaderRecord(first.key, LOADER, HELLO, None, "lost", 3.0, first.owner, first.number)])
+    later = claim(database, "run:1:train")
+    assert database.known(0).places == [places[-1]] == [later.place]
+    database.put_place("run-2", "hidden", RunChangeStored(1.0, "run-2", b""))
+    for key, left in ((first.key, ["run", "run-2"]), (later.key, ["run-2"]), (other.key, [])):
+        gone = Batch()
+        gone.add_forgotten(key)
+        database.store(gone)
+        assert sorted(place.run for place in database.known(0).places) == left
+    again = claim(database)
+    assert again.place is None
+    assert database.put_place("run", "shown", RunChangeStored(1.0, "run", b"shown")).number > places[-1].number
+    assert database.run_changes("run", 1) == [b"pinned"], "it was shown before"
+
+
 def test_everything_is_there_when_it_is_opened_again(opened: Open) -> None:
     before = opened()
     if before.in_memory:
         pytest.skip("what is in memory is gone")
     made = claim(before)
     before.store(message(made, 5))
-    before.store_loaders(
-        [LoaderRecord(made.key, LOADER, HELLO, b"snapshot", "stale", 3.0, made.owner, "pinned", made.number)]
-    )
+    placed = before.put_place("run", "pinned", RunChangeStored(1.0, "run", b"{}"))
+    before.store_loaders([LoaderRecord(made.key, LOADER, HELLO, b"snapshot", "stale", 3.0, made.owner, made.number)])
     before.close()
     after = opened()
     ((record, mark),) = after.known(1 << 20).loaders
     assert (record.key, record.id, record.hello, record.snapshot) == (made.key, LOADER, HELLO, b"snapshot")
-    assert (record.presence, record.seen, record.owner, record.place) == ("stale", 3.0, made.owner, "pinned")
+    assert (record.presence, record.seen, record.owner) == ("stale", 3.0, made.owner)
     assert (mark.incarnation, mark.seq) == ("i", 5)
+    assert after.known(1).places == [placed] == [RunPlace("run", "pinned", placed.number)]
+    assert after.put_place("run", "hidden", RunChangeStored(1.0, "run", b"{}")).number > placed.number
     assert after.known(1).loaders[0][0].snapshot is None, "there is room for one byte of snapshots"
     assert claim(after).last_seq == 5
     assert len(bodies(after, made.key)) == 1 and history(after, made.key) == [5.0]

@@ -212,7 +212,7 @@ def work_and_kill(replicas: Replicas, talking: list[Talking], kills: int, comman
         go_on(talking, acked)
         replicas.revive(victim)
         for one in given:
-            until(lambda one=one: state_of(replicas, one) == "applied", "the command to be applied")  # type: ignore[misc]
+            until(lambda one=one: state_of(replicas, one) == "applied", "its outcome")  # type: ignore[misc]
     return given
 
 
@@ -288,8 +288,34 @@ def test_replicas_killed_while_people_look_and_give_commands_show_all_once_and_d
         end(talking)
         for viewer in watching:
             for one in talking:
-                until(lambda v=viewer, o=one: len(v.seen[o.id]) >= o.source.happened, "every event to be shown")  # type: ignore[misc]
+                until(lambda v=viewer, o=one: len(v.seen[o.id]) >= o.source.happened)  # type: ignore[misc]
             viewer.stop()
             assert viewer.seen == {one.id: list(range(one.source.happened)) for one in talking}, "once, in order"
             assert viewer.frames and not viewer.gaps
     check_records(store, talking, given)
+
+
+def test_a_pin_outlives_the_replica_at_which_it_was_given_and_the_one_with_the_loader(
+    folder: Path, postgres: PostgresServer, redis: RedisServer
+) -> None:
+    def places_at(place: int) -> list[str]:
+        return [str(run["place"]) for run in replicas.running[place].get("/api/runs")]
+
+    def put(at: int, place: str) -> None:
+        with replicas.running[at].http() as client:
+            client.put("/api/runs/kept/place", json={"place": place}).raise_for_status()
+
+    with Replicas(folder, "--store", postgres.database(), "--bus", redis.url) as replicas:
+        with replicas.running[0].loader("kept") as loader:
+            loader.acknowledged(loader.snapshot().seq)
+            until(lambda: places_at(1) == ["shown"], "both to know the run")
+            put(1, "hidden")
+            put(1, "pinned")
+            replicas.kill(1)
+        with replicas.running[0].loader("kept", first_seq=1) as loader:  # what is known of it is stored again
+            until(lambda: places_at(0) == ["pinned"])
+            loader.acknowledged(loader.goodbye())
+        replicas.kill(0)
+        replicas.revive(0)
+        replicas.revive(1)
+        assert places_at(0) == places_at(1) == ["pinned"]

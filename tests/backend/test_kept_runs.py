@@ -120,9 +120,10 @@ def test_what_is_pinned_goes_last_when_room_is_needed(tmp_path: Path) -> None:
     connection.execute("INSERT INTO owners (id, name, bytes) VALUES (1, 'local', 1)")
     for key, place in ((1, "pinned"), (2, "shown")):
         connection.execute(
-            "INSERT INTO loaders (key, id, hello, presence, seen, owner, place) VALUES (?, ?, '', 'lost', 0, 1, ?)",
-            (key, f"run{key}:0:train", place),
+            "INSERT INTO loaders (key, id, hello, presence, seen, owner) VALUES (?, ?, '', 'lost', 0, 1)",
+            (key, f"run{key}:0:train"),
         )
+        connection.execute("INSERT INTO places (run, place, number) VALUES (?, ?, ?)", (f"run{key}", place, key))
         # The pinned one's are the older ones: without a pin, they would go first.
         connection.executemany(
             "INSERT INTO events (loader, at, kind, body, owner) VALUES (?, ?, 'note', ?, 1)",

@@ -12,7 +12,7 @@ from penstock.protocol import Command, CommandChanged, Detail, EpochEvent, Frame
 from penstock_dashboard.settings import Settings
 from websockets.exceptions import ConnectionClosed
 
-from tests.backend.harness import BRISK, Running, serving, until
+from tests.backend.harness import BRISK, Address, Running, serving, until
 from tests.backend.servers import PostgresServer, RedisServer, redis_server
 from tests.patience import PATIENCE
 
@@ -124,6 +124,53 @@ def test_a_loader_that_goes_to_another_replica_takes_its_open_command_along(pair
             found = here.get(f"/api/loaders/{loader.id}/events")
             assert [stored["event"]["epoch"] for stored in found] == [0, 1]
             until(lambda: here.get(f"/api/loaders/{loader.id}")["row"]["presence"] == "connected")
+
+
+def place_of(running: Address, run: str) -> str:
+    return next(str(each["place"]) for each in running.get("/api/runs") if each["run"] == run)
+
+
+def put(running: Address, run: str, place: str) -> None:
+    with running.http() as client:
+        client.put(f"/api/runs/{run}/place", json={"place": place}).raise_for_status()
+
+
+def test_the_last_place_of_a_run_holds_at_all_wherever_it_was_given_and_whatever_is_stored_of_its_loaders(
+    pair: Pair,
+) -> None:
+    here, there = pair
+    with here.loader("placed") as loader, here.viewer() as viewer:
+        loader.acknowledged(loader.snapshot().seq)
+        until(lambda: there.backend.registry.get(loader.id))
+        viewer.subscribe(overview=True)
+        put(there, "placed", "hidden")
+        viewer.expect(Overview, lambda told: ("hidden", loader.id) in [(row.place, row.id) for row in told.rows])
+        put(here, "placed", "shown")
+        put(there, "placed", "pinned")
+        until(lambda: place_of(here, "placed") == "pinned")
+        with there.loader("placed", rank=1):
+            loader.acknowledged(loader.goodbye())  # what is known of it is stored, and told
+    until(lambda: there.get(f"/api/loaders/{loader.id}")["row"]["presence"] == "finished")
+    assert place_of(here, "placed") == place_of(there, "placed") == "pinned"
+    assert [change["change"] for change in here.get("/api/runs/changes", run="placed")] == ["pinned", "shown", "hidden"]
+
+
+def test_a_replica_that_has_not_heard_of_a_place_is_told_when_it_speaks_of_the_run(pair: Pair) -> None:
+    here, there = pair
+    with here.loader("unheard") as loader:
+        until(lambda: there.backend.registry.get(loader.id))
+        put(there, "unheard", "pinned")
+        until(lambda: place_of(here, "unheard") == "pinned")
+
+        def forget() -> None:
+            here.backend.registry._places.clear()
+            here.backend.registry.get(loader.id).place = "shown"  # type: ignore[union-attr]
+
+        here.call(forget)
+        until(lambda: place_of(here, "unheard") == "shown")
+        loader.acknowledged(loader.goodbye())
+        until(lambda: place_of(here, "unheard") == "pinned")
+        assert place_of(there, "unheard") == "pinned"
 
 
 def test_sessions_and_links_hold_at_every_replica_and_links_once(pair: Pair) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..store import CommandStored, EventRecord
+from ..store import CommandStored, EventRecord, RunPlace
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -37,6 +37,9 @@ class KnownLoader(msgspec.Struct, frozen=True, array_like=True):
     presence: str
     seen: float
     place: str
+    """Where its run stands in the overview,"""
+    placed: int
+    """and the number of that place: of two, the later one holds."""
     here: bool
     """It is connected at the sender."""
 
@@ -45,6 +48,12 @@ class Known(Message, frozen=True):
     """Loaders that have come, gone or changed."""
 
     loaders: list[KnownLoader]
+
+
+class Places(Message, frozen=True):
+    """Places of runs in the overview, which people gave them."""
+
+    places: list[RunPlace]
 
 
 class Rows(Message, frozen=True):
@@ -110,4 +119,4 @@ class Answer(Message, frozen=True):
     """JSON; empty: it does not know."""
 
 
-AnyMessage = Alive | Known | Rows | Shown | Told | Ordered | Moved | Forgotten | SignedOut | Ask | Answer
+AnyMessage = Alive | Known | Places | Rows | Shown | Told | Ordered | Moved | Forgotten | SignedOut | Ask | Answer

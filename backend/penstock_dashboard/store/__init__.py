@@ -11,7 +11,7 @@ from typing import TypeVar
 from penstock.protocol import History
 
 from ..settings import Limits
-from .batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark, RunChangeStored
+from .batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark, RunChangeStored, RunPlace
 from .database import (
     AskTheWriter,
     Claim,
@@ -19,6 +19,7 @@ from .database import (
     Database,
     EventsAsked,
     HistoryAsked,
+    Known,
     LinkStored,
     Unavailable,
     Wanted,
@@ -34,10 +35,12 @@ __all__ = [
     "EventRecord",
     "EventsAsked",
     "HistoryAsked",
+    "Known",
     "LinkStored",
     "LoaderRecord",
     "Mark",
     "RunChangeStored",
+    "RunPlace",
     "Sample",
     "Store",
     "Unavailable",
@@ -75,14 +78,14 @@ class Store:
     def in_memory(self) -> bool:
         return self._database.in_memory
 
-    async def start(self) -> list[tuple[LoaderRecord, Mark]]:
-        """Begin to write; returns the loaders known from before."""
+    async def start(self) -> Known:
+        """Begin to write; returns what is known from before."""
         self.loop = asyncio.get_running_loop()
         self._writer.start()
         self._warned = self.warning
         known = await self._read(lambda database: database.known(self._limits.snapshots))
         self._owners, self.identity = known.owners, known.identity
-        return known.loaders
+        return known
 
     async def stop(self) -> None:
         """When nobody reads any more, the writer ends."""
@@ -181,6 +184,10 @@ class Store:
 
     def run_changed(self, stored: RunChangeStored) -> None:
         self._writer.add(lambda batch: batch.add_change(stored), 0.0)
+
+    async def put_place(self, run: str, place: str, change: RunChangeStored) -> RunPlace:
+        """Give a run another place; returns what is stored."""
+        return await self._on_writer(lambda database: database.put_place(run, place, change))
 
     def forget_commands(self, run: str) -> None:
         self._writer.add(lambda batch: batch.add_deleted(run))

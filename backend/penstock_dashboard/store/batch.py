@@ -21,8 +21,6 @@ class LoaderRecord(msgspec.Struct, frozen=True):
     seen: float
     owner: int = 0
     """Number of the token that the loader came with first."""
-    place: str = "shown"
-    """Where its run stands in the overview."""
     claim: int = 0
     """Under which this was learnt."""
 
@@ -56,6 +54,16 @@ class EventRecord(msgspec.Struct, frozen=True):
     """The event, JSON."""
     owner: int = 0
     """As in `LoaderRecord`."""
+
+
+class RunPlace(msgspec.Struct, frozen=True):
+    """Where a run stands in the overview."""
+
+    run: str
+    place: str = "shown"
+    number: int = 0
+    """Grows with every place that a person gives to any run, at whatever replica: of two, the later one holds. 0:
+    nobody gave it one."""
 
 
 class RunChangeStored(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from penstock.protocol import History
 
-from .batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark
+from .batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark, RunChangeStored, RunPlace
 
 
 class Unavailable(Exception):
@@ -50,6 +50,8 @@ class Claim(msgspec.Struct, frozen=True):
     """Grows with every claim to this loader."""
     last_seq: int
     """Last message of this incarnation that is stored; -1: none."""
+    place: RunPlace | None = None
+    """Where its run stands; None: nobody gave it a place."""
     moved: bool = False
     """Another replica may have had it since this one did."""
 
@@ -73,6 +75,8 @@ class Known(msgspec.Struct):
     loaders: list[tuple[LoaderRecord, Mark]]
     owners: dict[str, int]
     """Token → its number."""
+    places: list[RunPlace] = []
+    """Of runs that were given one."""
     identity: str = ""
     """Random, made with the tables: the same for all who use them."""
 
@@ -192,6 +196,12 @@ class Database(ABC):
 
     def give_up(self) -> None:  # noqa: B027  most never wait for anything
         """What cannot be stored now is not waited for any longer. Called from another thread, at the end."""
+
+    @abstractmethod
+    def put_place(self, run: str, place: str, change: RunChangeStored) -> RunPlace:
+        """Give a run another place in the overview; `change` is stored if it had another one. Returns what is stored.
+        A place ends with the last loader of the run.
+        """
 
     @abstractmethod
     def put_link(self, link: LinkStored, most: int) -> None:

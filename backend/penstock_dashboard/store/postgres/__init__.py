@@ -18,7 +18,7 @@ from penstock.protocol import History
 
 from ...settings import Limits, Retention
 from .. import compaction
-from ..batch import Batch, CommandStored, EventRecord, LoaderRecord
+from ..batch import Batch, CommandStored, EventRecord, LoaderRecord, RunChangeStored, RunPlace
 from ..database import (
     Claim,
     CommandsAsked,
@@ -41,11 +41,12 @@ from .reading import (
     read_identity,
     read_loaders,
     read_owners,
+    read_places,
     read_recent,
     read_run_changes,
 )
 from .schema import SCHEMA, Connection, migrate
-from .writing import insert, set_marks, update_loaders
+from .writing import insert, put_place, set_marks, update_loaders
 
 log = logging.getLogger("penstock.store")
 
@@ -141,6 +142,9 @@ class Postgres(Database):
     def store_loaders(self, records: Sequence[LoaderRecord]) -> None:
         self._persist(lambda connection: update_loaders(connection, records))
         self._written += sum(record.size for record in records)
+
+    def put_place(self, run: str, place: str, change: RunChangeStored) -> RunPlace:
+        return self._persist(lambda connection: put_place(connection, run, place, change))
 
     def put_link(self, link: LinkStored, most: int) -> None:
         def work(connection: Connection) -> None:
@@ -240,7 +244,10 @@ class Postgres(Database):
     def known(self, snapshots: int) -> Known:
         return self._query(
             lambda connection: Known(
-                read_loaders(connection, snapshots), read_owners(connection), read_identity(connection)
+                read_loaders(connection, snapshots),
+                read_owners(connection),
+                read_places(connection),
+                read_identity(connection),
             )
         )
 
@@ -311,6 +318,9 @@ def _claim(connection: Connection, wanted: Sequence[Wanted]) -> list[Claim]:
     )
     found = connection.execute("SELECT id, key, owner FROM loaders WHERE id = ANY(%s)", ([one.id for one in names],))
     known = {name: (key, owner) for name, key, owner in found}
+    runs = {one.id: one.id.partition(":")[0] for one in names}
+    placed = "SELECT run, place, number FROM places WHERE run = ANY(%s)"
+    places = {row[0]: RunPlace(*row) for row in connection.execute(placed, (sorted(set(runs.values())),))}
     made: dict[int, Claim] = {}
     # In order of their numbers, as everybody does who locks several marks.
     for place in sorted(range(len(wanted)), key=lambda place: (known[wanted[place].id], place)):
@@ -322,7 +332,7 @@ def _claim(connection: Connection, wanted: Sequence[Wanted]) -> list[Claim]:
             "RETURNING claim, last_seq",
             (key, wanted[place].incarnation),
         ).fetchone() or (0, -1)
-        made[place] = Claim(key, owner, number, last_seq)
+        made[place] = Claim(key, owner, number, last_seq, places.get(runs[wanted[place].id]))
     return [made[place] for place in range(len(wanted))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..batch import CommandStored, EventRecord, LoaderRecord, Mark
+from ..batch import CommandStored, EventRecord, LoaderRecord, Mark, RunPlace
 from ..database import CommandsAsked, EventsAsked
 from ..samples import Sample
 from .schema import Connection
@@ -24,16 +24,20 @@ def read_loaders(connection: Connection, snapshots: int) -> list[tuple[LoaderRec
                 break
             latest[key] = snapshot
     rows = connection.execute(
-        "SELECT key, id, hello, presence, seen, owner, place, coalesce(incarnation, ''), coalesce(last_seq, -1), "
+        "SELECT key, id, hello, presence, seen, owner, coalesce(incarnation, ''), coalesce(last_seq, -1), "
         "coalesce(claim, 0) FROM loaders LEFT JOIN marks USING (key) ORDER BY key"
     )
     return [
         (
-            LoaderRecord(key, name, hello, latest.get(key), presence, seen, owner, place, claim),
+            LoaderRecord(key, name, hello, latest.get(key), presence, seen, owner, claim),
             Mark(incarnation, seq, claim),
         )
-        for key, name, hello, presence, seen, owner, place, incarnation, seq, claim in rows
+        for key, name, hello, presence, seen, owner, incarnation, seq, claim in rows
     ]
+
+
+def read_places(connection: Connection) -> list[RunPlace]:
+    return [RunPlace(*row) for row in connection.execute("SELECT run, place, number FROM places")]
 
 
 def read_owners(connection: Connection) -> dict[str, int]:

@@ -58,6 +58,16 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE identity (id TEXT NOT NULL);
     INSERT INTO identity (id) VALUES (md5(random()::text || clock_timestamp()::text));
     """,
+    # 3: the place of a run is the run's, and nothing that is written of a loader touches it: replicas may not have
+    # heard of it yet. Its number says which of two is the later one.
+    """
+    CREATE SEQUENCE place_numbers;
+    CREATE TABLE places (run TEXT PRIMARY KEY, place TEXT NOT NULL, number BIGINT NOT NULL);
+    INSERT INTO places (run, place, number) SELECT run, place, nextval('place_numbers') FROM (
+        SELECT DISTINCT ON (split_part(id, ':', 1)) split_part(id, ':', 1) AS run, place FROM loaders
+        WHERE place != 'shown' ORDER BY split_part(id, ':', 1), seen DESC) AS given;
+    ALTER TABLE loaders DROP COLUMN place;
+    """,
 )
 
 

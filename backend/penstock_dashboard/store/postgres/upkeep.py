@@ -14,7 +14,7 @@ from .writing import charge
 
 ROWS = 20_000
 """Samples that are compacted in one transaction, about."""
-PINNED = "(SELECT key FROM loaders WHERE place = 'pinned')"
+PINNED = "(SELECT key FROM loaders WHERE split_part(id, ':', 1) IN (SELECT run FROM places WHERE place = 'pinned'))"
 
 EVENTS, CHUNKS = ("events", "id", "body", "at"), ("chunks", "n", "rows", "stored")
 VICTIMS = (

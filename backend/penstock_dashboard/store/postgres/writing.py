@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from ..batch import Batch, LoaderRecord
+from ..batch import Batch, LoaderRecord, RunChangeStored, RunPlace
 from .schema import Connection
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -71,18 +71,37 @@ def insert(connection: Connection, batch: Batch) -> None:
     if batch.deleted:
         connection.execute("DELETE FROM commands WHERE run = ANY(%s)", (batch.deleted,))
     if batch.changes:
-        connection.cursor().executemany(
-            "INSERT INTO run_changes (at, run, record) VALUES (%s, %s, %s)",
-            [(c.at, c.run, c.record) for c in batch.changes],
-        )
+        _note(connection, batch.changes)
 
 
 def update_loaders(connection: Connection, records: Sequence[LoaderRecord]) -> None:
     """What is known of loaders by now, unless somebody else has claimed them and knows better."""
     connection.cursor().executemany(
-        "UPDATE loaders SET hello = %s, snapshot = coalesce(%s, snapshot), presence = %s, seen = %s, place = %s "
+        "UPDATE loaders SET hello = %s, snapshot = coalesce(%s, snapshot), presence = %s, seen = %s "
         "WHERE key = %s AND EXISTS (SELECT 1 FROM marks WHERE marks.key = loaders.key AND claim = %s)",
-        [(r.hello, r.snapshot, r.presence, r.seen, r.place, r.key, r.claim) for r in sorted(records, key=_key)],
+        [(r.hello, r.snapshot, r.presence, r.seen, r.key, r.claim) for r in sorted(records, key=_key)],
+    )
+
+
+def put_place(connection: Connection, run: str, place: str, change: RunChangeStored) -> RunPlace:
+    """Of two who do this at once, one waits here, and has the higher number."""
+    found = connection.execute("SELECT place, number FROM places WHERE run = %s FOR UPDATE", (run,)).fetchone()
+    before = RunPlace(run) if found is None else RunPlace(run, *found)
+    if found is not None and before.place == place:
+        return before
+    (number,) = connection.execute(
+        "INSERT INTO places (run, place, number) VALUES (%s, %s, nextval('place_numbers')) "
+        "ON CONFLICT (run) DO UPDATE SET place = excluded.place, number = nextval('place_numbers') RETURNING number",
+        (run, place),
+    ).fetchone() or (0,)
+    if before.place != place:
+        _note(connection, [change])
+    return RunPlace(run, place, number)
+
+
+def _note(connection: Connection, changes: Sequence[RunChangeStored]) -> None:
+    connection.cursor().executemany(
+        "INSERT INTO run_changes (at, run, record) VALUES (%s, %s, %s)", [(c.at, c.run, c.record) for c in changes]
     )
 
 
@@ -98,7 +117,14 @@ def forget(connection: Connection, keys: Sequence[int]) -> None:
         ).fetchall():
             sizes[owner] = sizes.get(owner, 0) - int(size)
     connection.execute("DELETE FROM marks WHERE key = ANY(%s)", (list(keys),))
-    connection.execute("DELETE FROM loaders WHERE key = ANY(%s)", (list(keys),))
+    gone = connection.execute(
+        "DELETE FROM loaders WHERE key = ANY(%s) RETURNING split_part(id, ':', 1)", (list(keys),)
+    ).fetchall()
+    connection.execute(
+        "DELETE FROM places WHERE run = ANY(%s) "
+        "AND NOT EXISTS (SELECT 1 FROM loaders WHERE split_part(id, ':', 1) = places.run)",
+        (sorted({run for (run,) in gone}),),
+    )
     for table in ("recent", "chunks", "events"):
         connection.execute(f"DELETE FROM {table} WHERE loader = ANY(%s)", (list(keys),))
     charge(connection, sizes)

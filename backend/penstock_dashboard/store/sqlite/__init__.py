@@ -21,7 +21,7 @@ from penstock.protocol import History
 
 from ...settings import Limits, Retention
 from .. import compaction
-from ..batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark
+from ..batch import Batch, CommandStored, EventRecord, LoaderRecord, Mark, RunChangeStored, RunPlace
 from ..database import (
     AskTheWriter,
     Claim,
@@ -36,7 +36,7 @@ from ..database import (
 from ..history import read_history
 from ..samples import Sample
 from .compacting import compact, expire
-from .inserting import insert, insert_loaders
+from .inserting import insert, insert_loaders, insert_places, note
 from .records import (
     StoredChunks,
     last_event,
@@ -45,6 +45,7 @@ from .records import (
     read_events,
     read_loaders,
     read_owners,
+    read_places,
     read_run_changes,
 )
 from .schema import open_database, open_reader
@@ -91,10 +92,13 @@ class Sqlite(Database):
         """Loader → its owner."""
         self._marks: dict[int, Mark] = {}
         """Loader → what of its messages is stored; here, too, so that they are known should the file fail."""
+        self._places: dict[str, RunPlace] = {}
+        """Run → its place, if it was given one; here, too, for the same reason."""
         self._claims: dict[int, int] = {}
         """Loader → the claim that holds."""
         self._numbers = itertools.count(1)
         self._keys = itertools.count(1)
+        self._place_numbers = itertools.count(1)
         self._links: dict[str, LinkStored] = {}
         """In memory: a link does not outlive the dashboard that printed it."""
         self._event = 0
@@ -159,7 +163,8 @@ class Sqlite(Database):
         self._claims[key] = next(self._numbers)
         mark = self._marks.get(key)
         known = mark is not None and mark.incarnation == wanted.incarnation
-        return Claim(key, owner, self._claims[key], mark.seq if mark is not None and known else -1)
+        last_seq = mark.seq if mark is not None and known else -1
+        return Claim(key, owner, self._claims[key], last_seq, self._places.get(wanted.id.partition(":")[0]))
 
     def store(self, batch: Batch) -> Batch:
         claims = self._claims
@@ -186,6 +191,8 @@ class Sqlite(Database):
             self._marks.pop(key, None)
             self.recent.pop(key, None)
         self._loaders = {loader: found for loader, found in self._loaders.items() if found[0] not in keys}
+        runs = {loader.partition(":")[0] for loader in self._loaders}
+        self._places = {run: place for run, place in self._places.items() if run in runs}
 
     def store_loaders(self, records: Sequence[LoaderRecord]) -> None:
         self._attempt(partial(insert_loaders, records=records), sum(record.size for record in records))
@@ -193,6 +200,20 @@ class Sqlite(Database):
             self.space.stored(record)
             self._owners[record.key] = record.owner
             self._loaders[record.id] = (record.key, record.owner)
+
+    def put_place(self, run: str, place: str, change: RunChangeStored) -> RunPlace:
+        before = self._places.get(run)
+        if before is not None and before.place == place:
+            return before
+        given = self._places[run] = RunPlace(run, place, next(self._place_numbers))
+        changes = [change] if place != (before or RunPlace(run)).place else []
+
+        def work(connection: sqlite3.Connection) -> None:
+            insert_places(connection, [given])
+            note(connection, changes)
+
+        self._attempt(work, len(change.record))
+        return given
 
     def put_link(self, link: LinkStored, most: int) -> None:
         self._links[link.digest] = link
@@ -236,7 +257,11 @@ class Sqlite(Database):
     # ---------------------------------------------------------------------------------------------- reading
 
     def known(self, snapshots: int) -> Known:
-        return self._query(lambda connection: Known(read_loaders(connection, snapshots), read_owners(connection)))
+        return self._query(
+            lambda connection: Known(
+                read_loaders(connection, snapshots), read_owners(connection), read_places(connection)
+            )
+        )
 
     def history(self, asked: HistoryAsked) -> History:
         recent = list(self.recent.get(asked.key, ()))  # before the chunks are read: see `compact`
@@ -328,12 +353,14 @@ class Sqlite(Database):
                 self._owners[record.key] = record.owner
                 self._loaders[record.id] = (record.key, record.owner)
                 self._marks[record.key] = mark
+            self._places = {place.run: place for place in read_places(connection)}
             self._event = last_event(connection)
         except (sqlite3.Error, OSError) as error:
             self.recent.clear()
             self._warn(error)
             connection = self._open_in_memory()
         self._keys = itertools.count(max(self._owners, default=0) + 1)
+        self._place_numbers = itertools.count(max((place.number for place in self._places.values()), default=0) + 1)
         return connection
 
     def _open_in_memory(self) -> sqlite3.Connection:
@@ -354,7 +381,9 @@ class Sqlite(Database):
             log.debug("closing the failed database failed too", exc_info=True)
         self._connection = self._open_in_memory()
         known = Batch(samples=[(key, sample) for key, samples in self.recent.items() for sample in samples])
+        places = list(self._places.values())
         _transaction(self._connection, lambda connection: insert(connection, known))
+        _transaction(self._connection, lambda connection: insert_places(connection, places))
 
     def _warn(self, error: Exception) -> None:
         self.warning = (

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from ..batch import Batch, LoaderRecord
+from ..batch import Batch, LoaderRecord, RunChangeStored, RunPlace
 from .space import charge
 
 
 def insert_loaders(connection: sqlite3.Connection, records: Sequence[LoaderRecord]) -> None:
     connection.executemany(
-        "INSERT OR REPLACE INTO loaders (key, id, hello, snapshot, presence, seen, owner, place) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [(r.key, r.id, r.hello, r.snapshot, r.presence, r.seen, r.owner, r.place) for r in records],
+        "INSERT OR REPLACE INTO loaders (key, id, hello, snapshot, presence, seen, owner) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(r.key, r.id, r.hello, r.snapshot, r.presence, r.seen, r.owner) for r in records],
     )
 
 
@@ -42,9 +41,25 @@ def insert(connection: sqlite3.Connection, batch: Batch) -> None:
     )
     for key in batch.forgotten:
         forget(connection, key)
+    if batch.forgotten:
+        # Places end with the last loader of their run; ';' comes after ':'.
+        connection.execute(
+            "DELETE FROM places WHERE NOT EXISTS (SELECT 1 FROM loaders WHERE id >= run || ':' AND id < run || ';')"
+        )
     connection.executemany("DELETE FROM commands WHERE run = ?", [(run,) for run in batch.deleted])
+    note(connection, batch.changes)
+
+
+def note(connection: sqlite3.Connection, changes: Sequence[RunChangeStored]) -> None:
     connection.executemany(
-        "INSERT INTO run_changes (at, run, record) VALUES (?, ?, ?)", [(c.at, c.run, c.record) for c in batch.changes]
+        "INSERT INTO run_changes (at, run, record) VALUES (?, ?, ?)", [(c.at, c.run, c.record) for c in changes]
+    )
+
+
+def insert_places(connection: sqlite3.Connection, places: Sequence[RunPlace]) -> None:
+    connection.executemany(
+        "INSERT OR REPLACE INTO places (run, place, number) VALUES (?, ?, ?)",
+        [(place.run, place.place, place.number) for place in places],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from ..batch import CommandStored, EventRecord, LoaderRecord, Mark
+from ..batch import CommandStored, EventRecord, LoaderRecord, Mark, RunPlace
 from ..database import CommandsAsked, EventsAsked
 
 
@@ -21,13 +21,17 @@ def read_loaders(connection: sqlite3.Connection, snapshots: int = 32 << 20) -> l
             break
         latest[key] = snapshot
     rows = connection.execute(
-        "SELECT key, id, hello, presence, seen, owner, place, coalesce(incarnation, ''), coalesce(last_seq, -1) "
+        "SELECT key, id, hello, presence, seen, owner, coalesce(incarnation, ''), coalesce(last_seq, -1) "
         "FROM loaders LEFT JOIN marks USING (key) ORDER BY key"
     )
     return [
-        (LoaderRecord(key, name, hello, latest.get(key), presence, seen, owner, place), Mark(incarnation, seq))
-        for key, name, hello, presence, seen, owner, place, incarnation, seq in rows
+        (LoaderRecord(key, name, hello, latest.get(key), presence, seen, owner), Mark(incarnation, seq))
+        for key, name, hello, presence, seen, owner, incarnation, seq in rows
     ]
+
+
+def read_places(connection: sqlite3.Connection) -> list[RunPlace]:
+    return [RunPlace(*row) for row in connection.execute("SELECT run, place, number FROM places")]
 
 
 def read_owners(connection: sqlite3.Connection) -> dict[str, int]:

@@ -50,6 +50,12 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE loaders ADD COLUMN place TEXT NOT NULL DEFAULT 'shown';
     CREATE TABLE run_changes (n INTEGER PRIMARY KEY, at REAL NOT NULL, run TEXT NOT NULL, record BLOB NOT NULL);
     """,
+    # 4: the place of a run is the run's; the column of 3 is not used any more (SQLite before 3.35 cannot drop it).
+    """
+    CREATE TABLE places (run TEXT PRIMARY KEY, place TEXT NOT NULL, number INTEGER NOT NULL);
+    INSERT OR IGNORE INTO places (run, place, number)
+        SELECT substr(id, 1, instr(id, ':') - 1), place, key FROM loaders WHERE place != 'shown' ORDER BY seen DESC;
+    """,
 )
 
 

@@ -52,7 +52,10 @@ VICTIMS = (
 )
 """Table, number, what is bulky in it, which rows: in the order in which they go. Snapshots go before other events."""
 SNAPSHOTS_AFTER = 3
-PINNED = "(SELECT key FROM loaders WHERE place = 'pinned')"
+PINNED = (
+    "(SELECT key FROM loaders, places WHERE places.place = 'pinned' AND id >= places.run || ':' "
+    "AND id < places.run || ';')"
+)
 """Loaders of runs that somebody wants to keep."""
 
 
