@@ -23,6 +23,8 @@ class RayCluster:
     def __init__(self, nodes: int, processors: int, store: int = STORE) -> None:
         """`processors`: that each node says it has. `store`: bytes of each one's object store."""
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        # Processes that nobody needs yet take time from those who are waited for.
+        os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112
         from ray.cluster_utils import Cluster
 
         self._cluster: Any = Cluster(shutdown_at_exit=False)

@@ -31,7 +31,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--token-file", type=Path, metavar="FILE", help=f"file with the token (default: ${TOKEN})")
     parser.add_argument("--tethered", action="store_true", help="end when standard input ends")
     parser.add_argument(
-        "--linger", type=float, metavar="SECONDS", help="end when nobody was served for so long (default: never)"
+        "--linger",
+        type=float,
+        metavar="SECONDS",
+        help="end when nobody is served any more for so long, or at first for six times as long (default: never)",
     )
     parser.set_defaults(run=run)
 

@@ -12,7 +12,7 @@ import sys
 from .options import TOKEN
 
 LINGER = "10"
-"""Seconds for which an agent that serves nobody waits for somebody: it is there for one pool."""
+"""Seconds for which an agent that serves nobody any more waits for somebody: it is there for one pool."""
 
 
 class Place:

@@ -1,8 +1,8 @@
 """The placer: the process beside training in which Ray lives. Never in training: Ray ends its process with the head.
 
 It reserves a place for every worker (a placement group of one bundle), has one agent started on each node that has
-some, and tells training their addresses. Lines of JSON come on standard input and go to what was standard output.
-When the input ends, so does the placer, and Ray then ends its actors and gives the places back.
+some, all side by side, and tells training their addresses. Lines of JSON come on standard input and go to what was
+standard output. When the input ends, so does the placer, and Ray then ends its actors and gives the places back.
 
 What it is told: first `Settings`, then how many places there should be (`{"want": 3}`), or how many of each agent's
 are used, and the others may go (`{"used": {"10.0.0.7:4711": 2}}`). What it says: `ready`, or `failed` and why;
@@ -25,15 +25,17 @@ from typing import Any
 LOOK = 0.2
 """Seconds between two looks at what has changed."""
 SHORT_AFTER = 3.0
-"""Seconds after which a place that is not to be had is said to be missing."""
+"""Seconds after which a place that is not to be had is said to be missing;"""
+TO_RESERVE = 15.0
+"""or so many, if there seems to be room for it: Ray may just be slow."""
 TO_ANSWER = 5.0
 """Seconds that the cluster's head has to answer."""
 AGAIN = 5.0
 """Seconds after which a place is asked for again on which no agent could be started."""
 TO_END = 3.0
 """Seconds for giving everything back."""
-TO_START = 60.0
-"""Seconds that an agent has to start."""
+TO_START = 120.0
+"""Seconds that an agent has to start: it takes 5, and many times that on a machine that is busy."""
 
 
 @dataclass
@@ -50,8 +52,13 @@ class Settings:
 @dataclass
 class _Node:
     actor: Any
-    address: str
-    ended: Any
+    asked: Any
+    """Of the actor's call that returns its agent's address."""
+    since: float = field(default_factory=time.monotonic)
+    """When the actor was asked for, s of the monotonic clock."""
+    address: str = ""
+    """Of the agent; empty: it is still to start."""
+    ended: Any = None
     """Of the actor's call that returns when its agent has ended."""
     groups: list[Any] = field(default_factory=list)
 
@@ -70,7 +77,8 @@ class Placer:
         """Reservations that Ray has not made yet."""
         self._since = time.monotonic()
         """Since when none was made although some are pending."""
-        self._said_short = ""
+        self._short = self._said_short = ""
+        """What is missing, and what was last said of that."""
         self._owed = 0
         """Places that were reserved and given back, because no agent could be started there."""
         self._again_at = 0.0
@@ -91,10 +99,12 @@ class Placer:
                 self._want(int(order["want"]))
             if "used" in order:
                 self._release(order["used"])
+            self._look_at_starts()
             self._look_at_agents()
             if self._owed and time.monotonic() >= self._again_at:
                 self._want(self._reserved() + self._owed)
             self._look_at_reservations()
+            self._say_short()
 
     def end(self) -> None:
         """Give everything back, now: Ray would do so a little later."""
@@ -110,7 +120,7 @@ class Placer:
             self._since = time.monotonic()
         for _ in range(missing):
             self._pending.append(self._ray.util.placement_group([self._settings.bundle], strategy="SPREAD"))
-        self._said_short = ""
+        self._short = self._said_short = ""
 
     def _reserved(self) -> int:
         """Places that Ray has reserved, or was asked to."""
@@ -132,19 +142,20 @@ class Placer:
         table = self._ray.util.placement_group_table()
         made = [(group, about) for group in self._pending if (about := table.get(group.id.hex())) is not None]
         made = [(group, about) for group, about in made if about["state"] == "CREATED"]
+        if made:
+            self._since, self._short = time.monotonic(), ""
         for group, about in made:
             self._pending.remove(group)
             self._settle(group, next(iter(about["bundles_to_node_id"].values())))
-        if made:
-            self._since = time.monotonic()
-        elif time.monotonic() - self._since > SHORT_AFTER:
+        if not made and (waited := time.monotonic() - self._since) > SHORT_AFTER:
             left = self._ray.available_resources()
             spare = {name: left.get(name, 0.0) for name in self._settings.bundle}
-            self._say_short(
-                f"{len(self._pending)} workers have no place in the Ray cluster: each needs "
-                f"{_words(self._settings.bundle)}, and {_words(spare)} is left on "
-                f"{len([node for node in self._ray.nodes() if node['Alive']])} nodes"
-            )
+            if waited > TO_RESERVE or any(spare[name] < needed for name, needed in self._settings.bundle.items()):
+                self._short = (
+                    f"{len(self._pending)} workers have no place in the Ray cluster: each needs "
+                    f"{_words(self._settings.bundle)}, and {_words(spare)} is left on "
+                    f"{len([node for node in self._ray.nodes() if node['Alive']])} nodes"
+                )
 
     def _settle(self, group: Any, name: str) -> None:
         """A place was reserved on this node."""
@@ -153,13 +164,18 @@ class Placer:
             try:
                 node = self._nodes[name] = self._start(name)
             except Exception as error:  # whatever Ray raises for a node that dies, or lacks what is needed
-                self._ray.util.remove_placement_group(group)
-                self._owed += 1
-                self._again_at = time.monotonic() + AGAIN
-                self._say_short(f"no agent could be started on the Ray node {name}: {error}")
+                self._cannot_start(name, [group], error)
                 return
         node.groups.append(group)
         self._tell(node)
+
+    def _cannot_start(self, name: str, groups: list[Any], why: Exception) -> None:
+        """Places of which nothing came are given back, and asked for again later."""
+        for group in groups:
+            self._ray.util.remove_placement_group(group)
+        self._owed += len(groups)
+        self._again_at = time.monotonic() + AGAIN
+        self._short = f"no agent could be started on the Ray node {name}: {why}"
 
     def _start(self, name: str) -> _Node:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -173,14 +189,28 @@ class Placer:
         strategy = NodeAffinitySchedulingStrategy(name, soft=False)
         actor = self._ray.remote(Place).options(scheduling_strategy=strategy, **options)
         place = actor.remote(self._settings.token, host)
-        address = self._ray.get(place.address.remote(), timeout=TO_START)
-        return _Node(place, address, place.wait.remote())
+        return _Node(place, place.address.remote())
+
+    def _look_at_starts(self) -> None:
+        """Those that have started since are told of."""
+        for name, node in [(name, node) for name, node in self._nodes.items() if not _has_started(node)]:
+            try:
+                if self._ray.wait([node.asked], timeout=0)[0]:
+                    node.address = str(self._ray.get(node.asked))
+                    node.ended = node.actor.wait.remote()
+                    self._tell(node)
+                elif time.monotonic() - node.since > TO_START:
+                    self._ray.kill(node.actor)
+                    raise TimeoutError(f"it takes longer than {TO_START:g} s")
+            except Exception as error:  # the same as where it was asked for
+                del self._nodes[name]
+                self._cannot_start(name, node.groups, error)
 
     def _look_at_agents(self) -> None:
         """Places of an agent that has ended are asked for again, wherever Ray finds them."""
-        if not self._nodes:
+        names = {node.ended: name for name, node in self._nodes.items() if _has_started(node)}
+        if not names:
             return
-        names = {node.ended: name for name, node in self._nodes.items()}
         for ended in self._ray.wait(list(names), num_returns=len(names), timeout=0)[0]:
             node = self._nodes.pop(names[ended])
             try:
@@ -193,12 +223,18 @@ class Placer:
             self._want(self._reserved() + self._owed + len(node.groups))
 
     def _tell(self, node: _Node) -> None:
-        self._say({"agent": node.address, "room": len(node.groups)})
+        if _has_started(node):
+            self._say({"agent": node.address, "room": len(node.groups)})
 
-    def _say_short(self, why: str) -> None:
-        if why != self._said_short:
-            self._said_short = why
-            self._say({"short": why})
+    def _say_short(self) -> None:
+        """Once, and when nobody is about to start any more: training goes on with what there is then."""
+        if self._short and self._short != self._said_short and all(map(_has_started, self._nodes.values())):
+            self._said_short = self._short
+            self._say({"short": self._short})
+
+
+def _has_started(node: _Node) -> bool:
+    return bool(node.address)
 
 
 def _check_reachable(address: str) -> None:

@@ -34,6 +34,8 @@ TO_PROVE = 5.0
 MOST_STRANGERS = 32
 """Strangers at a time; when one more comes, the oldest must go."""
 MOST_SESSIONS = 64
+FIRST = 6
+"""So many times longer than later an agent waits at first for somebody to serve: others may be starting still."""
 TO_END = 8.0
 """Seconds that sessions have to end their workers when the agent ends."""
 LENGTH = struct.Struct("<I")
@@ -63,7 +65,8 @@ class Service:
         self._leash = leash
         """A descriptor whose end is the agent's, too."""
         self._linger = linger
-        """Seconds after which it ends if it serves nobody."""
+        """Seconds after which it ends if it serves nobody any more."""
+        self._has_served = False
         self._idle_since = time.monotonic()
         self._strangers: dict[int, _Stranger] = {}
         self._sessions: list[BaseProcess] = []
@@ -96,9 +99,10 @@ class Service:
 
     def _watch_idleness(self) -> None:
         if self._sessions:
-            self._idle_since = time.monotonic()
-        elif self._linger is not None and time.monotonic() - self._idle_since > self._linger:
-            self._over = True
+            self._idle_since, self._has_served = time.monotonic(), True
+        elif self._linger is not None:
+            patience = self._linger if self._has_served else self._linger * FIRST
+            self._over = self._over or time.monotonic() - self._idle_since > patience
 
     def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._over = True

@@ -1,11 +1,10 @@
-"""Workers that Ray places, on a real cluster of several raylets. `test_ray` runs this, in a network namespace.
+"""Workers that Ray places, on a real cluster of several raylets. `test_ray` runs this, apart from the rest.
 
-One cluster serves all tests, in the order in which they stand: the last ones take it apart.
+One cluster serves all tests, in the order in which they stand: the last ones take it apart. It ends with the namespace.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,46 +15,26 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import torch.utils.data
 from penstock import RayWorkers
-from ray.cluster_utils import Cluster
 
 from tests.loader.scenarios import Counting, Held, InThread, Loaders, await_workers, kill, plain, worker_pids
-from tests.loader.support import ROOT, Samples, descendants, wait_until
+from tests.loader.support import ROOT, Samples, wait_until
+from tests.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(exited unexpectedly|was lost|died|cannot be reached|no place)")
 
 
-class Nodes:
-    """The cluster: a head without processors, and nodes with two each."""
-
-    def __init__(self) -> None:
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        self.nodes = [self.cluster.add_node(num_cpus=2) for _ in range(2)]
-
-    def workers(self, local: int = 0, **options: Any) -> RayWorkers:
-        return RayWorkers(self.cluster.address, local=local, **options)
-
-
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    made = Nodes()
-    yield made
-    made.cluster.shutdown()
+def cluster() -> RayCluster:
+    return RayCluster(nodes=2, processors=2)
 
 
 def ours() -> set[int]:
-    """Agents, sessions, zygotes and remote workers that there are on the cluster's nodes."""
-    found = set()
-    for pid in descendants(os.getpid()):
-        try:
-            if "penstock.agent" in psutil.Process(pid).cmdline():
-                found.add(pid)
-        except psutil.Error:
-            continue
-    return found
+    """Agents, sessions, zygotes and remote workers that there are on the cluster's nodes, whoever started them."""
+    return {each.pid for each in psutil.process_iter(["cmdline"]) if "penstock.agent" in (each.info["cmdline"] or ())}
 
 
 @pytest.fixture
-def loaders(nodes: Nodes) -> Iterator[Loaders]:  # noqa: ARG001
+def loaders(cluster: RayCluster) -> Iterator[Loaders]:  # noqa: ARG001
     made = Loaders()
     yield made
     made.close()
@@ -74,15 +53,20 @@ class Run:
         self.dataset.await_held(20)
         self.pids = await_workers(self.loader, count)
 
+    def await_loss(self, left: int) -> None:
+        """Wait for the news that so many of the workers are left."""
+        wait_until(lambda: len({*self.pids} & {*worker_pids(self.loader)}) == left, "the news")
+
     def finish(self) -> None:
         self.dataset.let_go()
         batches = plain(self.began + self.rest.result())
         assert [index for ((index,), _) in batches] == list(range(40))
 
 
-def test_the_stream_is_torchs_here_and_there(loaders: Loaders, nodes: Nodes) -> None:
+def test_the_stream_is_torchs_here_and_there(loaders: Loaders, cluster: RayCluster) -> None:
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 3}
-    made = loaders(Samples("dict", 60), workers=nodes.workers(local=1), persistent_workers=True, **options)
+    workers = RayWorkers(cluster.address, local=1)
+    made = loaders(Samples("dict", 60), workers=workers, persistent_workers=True, **options)
     expected = [str(batch) for batch in torch.utils.data.DataLoader(Samples("dict", 60), **options)]
     iterator = iter(made)
     got = [str(next(iterator))]
@@ -95,14 +79,15 @@ def test_the_stream_is_torchs_here_and_there(loaders: Loaders, nodes: Nodes) -> 
     assert [str(batch) for batch in made] == expected
 
 
-def test_a_cluster_that_is_too_small_says_what_is_missing(loaders: Loaders, nodes: Nodes) -> None:
-    made = loaders(Samples(length=12), num_workers=6, workers=nodes.workers())
+def test_a_cluster_that_is_too_small_says_what_is_missing(loaders: Loaders, cluster: RayCluster) -> None:
+    made = loaders(Samples(length=12), num_workers=6, workers=RayWorkers(cluster.address))
     with pytest.warns(UserWarning, match=r"2 workers have no place in the Ray cluster: each needs 1 CPU, and 0 CPU"):
         assert plain(made) == [[n] for n in range(12)]
 
 
-def test_nothing_to_be_had_is_an_error(loaders: Loaders, nodes: Nodes) -> None:
-    made = loaders(Samples(), num_workers=1, workers=nodes.workers(num_cpus=0, resources={"unheard of": 1}))
+def test_nothing_to_be_had_is_an_error(loaders: Loaders, cluster: RayCluster) -> None:
+    workers = RayWorkers(cluster.address, num_cpus=0, resources={"unheard of": 1})
+    made = loaders(Samples(), num_workers=1, workers=workers)
     with pytest.raises(ConnectionError, match=r"each needs 1 unheard of, and 0 unheard of is left on 3 nodes"):
         iter(made)
 
@@ -127,10 +112,10 @@ for number, batch in enumerate(loader):
 """
 
 
-def test_nothing_is_left_when_training_is_killed(loaders: Loaders, nodes: Nodes, tmp_path: Path) -> None:
+def test_nothing_is_left_when_training_is_killed(loaders: Loaders, cluster: RayCluster, tmp_path: Path) -> None:
     del loaders  # which waits for the end of everything
     training = subprocess.Popen(
-        [sys.executable, "-c", TRAINING, nodes.cluster.address, str(tmp_path)],
+        [sys.executable, "-c", TRAINING, cluster.address, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
@@ -147,29 +132,23 @@ def test_nothing_is_left_when_training_is_killed(loaders: Loaders, nodes: Nodes,
     wait_until(lambda: not ours(), "the end of everything on the nodes")
 
 
-@pytest.mark.parametrize("what", ["agent", "actor"])
-def test_a_death_changes_nothing(loaders: Loaders, nodes: Nodes, tmp_path: Path, what: str) -> None:
-    run = Run(loaders, tmp_path, nodes.workers(), 2)
-    worker = psutil.Process(run.pids[0])
-    agent = worker.parent().parent().parent()
-    kill(agent.pid if what == "agent" else agent.parent().pid)
-    wait_until(lambda: worker.pid not in worker_pids(run.loader), "the news")
-    await_workers(run.loader, 2)
+def test_no_death_changes_the_stream(loaders: Loaders, cluster: RayCluster, tmp_path: Path) -> None:
+    """Of an agent, then of Ray's actor that has one, then of a node: each in the middle of the same epoch."""
+    run = Run(loaders, tmp_path, RayWorkers(cluster.address), 4)
+    for struck in ("agent", "actor"):
+        agent = psutil.Process(run.pids[0]).parent().parent().parent()
+        kill(agent.pid if struck == "agent" else agent.parent().pid)
+        run.await_loss(left=2)
+        run.pids = await_workers(run.loader, 4)
+    cluster.lose(cluster.nodes[-1])
+    run.await_loss(left=2)
     run.finish()
 
 
-def test_a_node_that_is_lost_is_done_without(loaders: Loaders, nodes: Nodes, tmp_path: Path) -> None:
-    run = Run(loaders, tmp_path, nodes.workers(), 4)
-    before = set(run.pids)
-    nodes.cluster.remove_node(nodes.nodes.pop(), allow_graceful=False)
-    wait_until(lambda: len(before & set(worker_pids(run.loader))) == 2, "the news")
-    run.finish()
-
-
-def test_without_its_head_a_cluster_goes_on_and_does_not_grow(loaders: Loaders, nodes: Nodes, tmp_path: Path) -> None:
-    run = Run(loaders, tmp_path, nodes.workers(local=1), 2)
-    head = psutil.Process(nodes.cluster.head_node.all_processes["gcs_server"][0].process.pid)
-    head.kill()
-    head.wait()
+def test_without_its_head_a_cluster_goes_on_and_does_not_grow(
+    loaders: Loaders, cluster: RayCluster, tmp_path: Path
+) -> None:
+    run = Run(loaders, tmp_path, RayWorkers(cluster.address, local=1), 2)
+    cluster.kill_head()
     run.finish()
     assert set(run.pids) == {pid for _, pid in run.dataset.fetched()}, "nobody had to be replaced"

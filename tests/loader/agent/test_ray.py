@@ -1,38 +1,35 @@
-"""Workers that Ray places: `on_ray` in a network namespace that has nothing but `lo`.
+"""Workers that Ray places: `on_ray`, apart from the rest of the machine.
 
-Ray listens on all interfaces, so that it must not run where others could reach it. It is one test, so that there is one
-cluster, however many processes share the tests.
+It is one test, so that there is one cluster, however many processes share the tests.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.apart import APART, why_not_on_ray
 from tests.loader.support import ROOT
 
-APART = ("unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "apart")
-"""Runs what follows in a network namespace of its own."""
 
-
-def may_be_apart() -> bool:
-    try:
-        return subprocess.run([*APART, "true"], capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.timeout(600)
 def test_workers_that_ray_places(tmp_path: Path) -> None:
-    if not may_be_apart():
-        pytest.skip("only root may make a network namespace, and Ray must not be reached from outside")
+    if why_not := why_not_on_ray():
+        pytest.skip(why_not)
     command = [*APART, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/loader/agent/on_ray.py"]
-    said = (tmp_path / "said").open("w+")
-    with said, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=ROOT) as inner:
-        failed = inner.wait()
+    # A short name: paths of sockets have a limit.
+    with (tmp_path / "said").open("w+") as said, tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        environment = {**os.environ, "RAY_TMPDIR": folder}
+        inner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=ROOT, env=environment)
+        try:
+            failed = inner.wait()
+        finally:
+            inner.kill()  # and with it everything that it started
+            inner.wait()
         said.seek(0)
         assert not failed, said.read()

@@ -16,8 +16,8 @@ from typing import Any
 
 from ....agent.placer import Settings
 
-TO_REACH_RAY = 120.0
-"""Seconds that Ray has to let us in: it takes 5, and many times that on a machine that is busy."""
+TO_REACH_RAY = 180.0
+"""Seconds that Ray has to let us in and to start agents: it takes 10, and many times that on a machine that is busy."""
 TO_END = 5.0
 
 
