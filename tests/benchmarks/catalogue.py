@@ -182,16 +182,17 @@ def _monitoring(workload: str) -> Case:
     )
 
 
-def _profiling(workload: str) -> Case:
+def _profiling(workload: str, every: int, seconds: float = 60) -> Case:
     return Case(
         name=f"profiling/{workload}",
         group="profiling",
-        variants=("null", "profiled"),
+        variants=("profiled",),
         subjects=("profiled",),
-        measure=Measure("profiling", "measure", workload=workload, workers=2, seconds=60),
+        measure=Measure("profiling", "measure", workload=workload, workers=2, seconds=seconds, rate=10, every=every),
         figures=(
             Figure("ratio", "of unprofiled", pick="median", ratio="none", target=Target(0.99, of="value")),
             Figure("error", "± (95 %)", less_is_better=True, pick="median", ratio="none"),
+            Figure("null", "between looks", pick="median", ratio="none"),
         ),
         timeout=180,
     )
@@ -515,24 +516,27 @@ _cases = (
     ),
     _monitoring("tiny1"),
     _monitoring("dict20"),
-    _profiling("tiny64"),
-    _profiling("dict20"),
-    _profiling("jpeg"),
+    _profiling("tiny64", every=64),
+    _profiling("dict20", every=32),
+    _profiling("jpeg", every=1, seconds=100),
     *(
         Case(
             name=f"profiling/py-spy/{dataset.lower()}",
             group="spied",
             variants=("penstock",),
             measure=Measure("spied", "measure", dataset=dataset),
-            figures=tuple(
-                Figure(
-                    kind,
-                    f"points from py-spy, {kind} time",
-                    less_is_better=True,
-                    pick="median",
-                    target=Target(3, "value", False) if dataset != "Small" else None,
-                )
-                for kind in ("own", "total")
+            figures=(
+                *(
+                    Figure(
+                        kind,
+                        f"points from py-spy, {kind} time",
+                        less_is_better=True,
+                        pick="median",
+                        target=Target(3, "value", False) if dataset != "Small" else None,
+                    )
+                    for kind in ("own", "total")
+                ),
+                Figure("chance", "points by chance (95 %)", less_is_better=True, pick="median"),
             ),
             timeout=120,
         )

@@ -7,7 +7,9 @@ place. (Measured with samples of 0.18 ms, four a batch: 0.05 ms and the system's
 the first function of every batch, and took 6 points from the first half of a sample.) So:
 
 1. A sampler's thread has the system wake it when it asked to be woken, not some time after.
-2. While it runs, threads wait for `HASTE` only.
+2. While it sleeps, and so when it wakes and wants the lock, threads wait for `HASTE` only. As soon as it has the lock
+   they wait as long as ever: the thread that it took the lock from would ask for it back at once, and they would take
+   turns, each being woken for a few instructions, until the look is done.
 3. A thread that has asked is woken again each time that this has passed, for as long as C code keeps the lock. Where
    that happens often, threads wait for longer: what is hidden then is still little beside the C code.
 4. Where other Python threads share the process, and it would cost them much to take turns so often, threads wait for
@@ -41,7 +43,9 @@ class Pace:
     def __init__(self) -> None:
         self._samplers = 0
         self._before = self._set = 0.0
-        self._haste = HASTE
+        """As it was without samplers, and as they set it last; 0: they have not. Seconds."""
+        self._haste = self._wanted = HASTE
+        """What threads would wait for if there were no others, and what they are to wait for. Seconds."""
         self._looks = self._in_vain = 0
         """Since the pace was last chosen; `note` says of what."""
 
@@ -64,19 +68,26 @@ class Pace:
             self._haste = min(self._haste * 2, PATIENCE)
         elif in_vain < most / 4:
             self._haste = max(self._haste / 2, HASTE)
-        wanted = self._haste if len(sys._current_frames()) <= targets + 2 else PATIENCE
-        if wanted < self._before and not self._is_others():
-            sys.setswitchinterval(wanted)
-            self._set = sys.getswitchinterval()
+        alone = len(sys._current_frames()) <= targets + 2
+        self._wanted = min(self._haste if alone else PATIENCE, self._before)
+
+    def hurry(self) -> None:
+        """A sampler is about to sleep: when it wakes it wants the lock soon."""
+        self._apply(self._wanted)
+
+    def rest(self) -> None:
+        """It has the lock."""
+        self._apply(self._before)
 
     def end(self) -> None:
         self._samplers -= 1
-        if not self._samplers and self._set and not self._is_others():
-            sys.setswitchinterval(self._before)
+        if not self._samplers:
+            self._apply(self._before)
 
-    def _is_others(self) -> bool:
-        """Has somebody else set it meanwhile?"""
-        return self._set != 0.0 and abs(sys.getswitchinterval() - self._set) > 1e-7
+    def _apply(self, interval: float) -> None:
+        if not self._set or abs(sys.getswitchinterval() - self._set) < 1e-7:  # else somebody else has set it
+            sys.setswitchinterval(interval)
+            self._set = sys.getswitchinterval()
 
 
 PACE = Pace()

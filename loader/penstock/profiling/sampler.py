@@ -135,7 +135,11 @@ class Schedule:
 
     def due(self) -> int:
         """When the next look is due, ns."""
-        return self._start + self._done * self.period + int(self._done * _GOLDEN % 1.0 * self.period)
+        return self.moment(self._done)
+
+    def moment(self, number: int) -> int:
+        """When the look with this number is due, ns."""
+        return self._start + number * self.period + int(number * _GOLDEN % 1.0 * self.period)
 
     def count(self, now: int) -> int:
         """How many looks were due since this was last asked; they are done from now on."""
@@ -341,9 +345,12 @@ class Sampler:
         """Sleep until a look is due, and take it. Returns the moment."""
         before = _waits()
         seconds = (self._schedule.due() - _clock()) / 1e9
-        if seconds > 0 and bell.acquire(True, seconds):
-            return _clock()
+        PACE.hurry()
+        rung = seconds > 0 and bell.acquire(True, seconds)
+        PACE.rest()
         now = _clock()
+        if rung:
+            return now
         waits = _waits() - before
         locked = waits > 1  # one for the sleep; another for the interpreter lock
         PACE.note(max(waits - 2, 0))

@@ -28,14 +28,16 @@ def chosen(pace: Pace, in_vain: int, times: int) -> float:
         for _ in range(25):
             pace.note(in_vain)
         pace.choose(MANY)
+    pace.hurry()
     return sys.getswitchinterval()
 
 
 def test_where_c_code_keeps_the_lock_it_is_asked_for_less_often(interval: float) -> None:
     pace = Pace()
     pace.begin()
-    pace.choose(MANY)
-    assert sys.getswitchinterval() == pytest.approx(HASTE)
+    assert chosen(pace, 0, 1) == pytest.approx(HASTE)
+    pace.rest()
+    assert sys.getswitchinterval() == interval
     assert HASTE < chosen(pace, MOST_IN_VAIN + 1, 1) < chosen(pace, MOST_IN_VAIN + 1, 1) < PATIENCE
     assert chosen(pace, MOST_IN_VAIN + 1, 20) == pytest.approx(PATIENCE)
     assert chosen(pace, MOST_IN_VAIN - 1, 3) == pytest.approx(PATIENCE), "often enough"
@@ -50,6 +52,7 @@ def test_other_threads_of_the_program_are_not_hurried() -> None:
     for other in others:
         other.start()
     pace.begin()
+    pace.hurry()
     assert sys.getswitchinterval() == pytest.approx(PATIENCE)
     done.set()
     for other in others:
@@ -60,9 +63,10 @@ def test_other_threads_of_the_program_are_not_hurried() -> None:
 def test_what_the_program_sets_meanwhile_stays() -> None:
     pace = Pace()
     pace.begin()
-    pace.choose(MANY)
+    pace.hurry()
     sys.setswitchinterval(0.002)
     assert chosen(pace, MOST_IN_VAIN + 1, 3) == pytest.approx(0.002)
+    pace.rest()
     pace.end()
     assert sys.getswitchinterval() == pytest.approx(0.002)
 
