@@ -108,7 +108,7 @@ class Backend:
         self.runs = Runs(self.registry, self.store, self.commands, self.replicas.place)
         self.hub.elsewhere = self.replicas
         self.store.share_upkeep(lambda: self.replicas.share)
-        self.lookout = Lookout(settings, self.registry, self._tell_alerts)
+        self.lookout = Lookout(settings, self.registry, self._tell_alerts, self.replicas, int(self.instance, 16))
         self.viewers: dict[Connection, Token] = {}
         self.on_idle: Callable[[], None] = lambda: None
         """Called once when nobody has been connected for as long as the settings say."""
@@ -150,7 +150,7 @@ class Backend:
     # viewers
 
     def connected(self, entry: Entry) -> None:
-        entry.presence = "connected"
+        entry.presence, entry.home = "connected", self.instance
         entry.hear(self.settings.timing.stale_intervals)
         self.store.loader(entry.record())
         self.hub.changed(entry)

@@ -339,7 +339,10 @@ class Publisher:
 
     def _snapshot(self, entry: Entry, snapshot: Snapshot, data: bytes | str) -> None:
         assert isinstance(data, bytes), "text is not decoded"
+        before = entry.state
         entry.take(snapshot, data)
+        if entry.state != before:
+            self._backend.replicas.tell(entry)
         mark = Mark(entry.hello.identity.incarnation, snapshot.seq, entry.claim)
         packed = pack(entry.rates, None if snapshot.between is UNSET else snapshot.between)
         self._backend.store.sample(entry.key, entry.owner, Sample(snapshot.at, packed), mark)

@@ -123,6 +123,10 @@ class Entry:
         """The other replica at which it is connected."""
         self.told: LoaderRow | None = None
         """What that said of it last."""
+        self.home = ""
+        """The replica that has it, or had it last; empty: it was there before this one began."""
+        self._state: LoaderState = "idle"
+        """What was said last of its state, if there is no snapshot."""
         self.speaker: object = None
         """The connection that speaks for it now."""
         self._shelf = shelf
@@ -176,7 +180,7 @@ class Entry:
 
     @property
     def state(self) -> LoaderState:
-        return self.brief.state if self.brief is not None else "idle"
+        return self.brief.state if self.brief is not None else self._state
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -225,6 +229,7 @@ class Entry:
         self.judge = Judge(self.hello.config)
         self._left = {}
         self.brief = None
+        self._state = "idle"
         self.load = None
         self.rates = Rates()
         self._shelf.drop(self.owner, self.key)
@@ -235,11 +240,16 @@ class Entry:
         self.hello = msgspec.msgpack.decode(known.hello, type=Hello)
         self.presence, self.seen = cast(Presence, known.presence), known.seen
         self.heard = time.monotonic()
+        self._state, self.lived = cast(LoaderState, known.state), known.lived
+        if known.here:
+            self.home = replica
         self.replica = replica if known.here else ""
         if not self.replica:
             self._keep_told()
         elif not self._left:
             self.leave()
+        if self.brief is not None:
+            self.brief = msgspec.structs.replace(self.brief, state=self._state)
 
     def orphan(self) -> None:
         """The replica at which it was connected is gone. What that said last is what is known."""
@@ -254,11 +264,12 @@ class Entry:
         told, self.told = self.told, None
         if told is not None:
             epoch, batch, length, target = told.epoch, told.batch, told.length, told.target
-            snapshot = Snapshot(0, told.seen, told.state, epoch=epoch, batch=batch, length=length, target=target)
+            state = self._state  # it is told at once, and rows are not
+            snapshot = Snapshot(0, told.seen, state, epoch=epoch, batch=batch, length=length, target=target)
             self._left, self.judge = {}, Judge(self.hello.config)
             self.judge.take(snapshot)
             self.leave()
-            self.brief = Brief(told.seen, told.state, epoch, batch, length, told.workers, target, unknown=told.unknown)
+            self.brief = Brief(told.seen, state, epoch, batch, length, told.workers, target, unknown=told.unknown)
 
     def row(self) -> LoaderRow:
         if self.replica and self.told is not None:
@@ -391,6 +402,9 @@ class Registry:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, identifier: object) -> bool:
+        return identifier in self._entries
+
     def get(self, identifier: str) -> Entry | None:
         return self._entries.get(identifier)
 
@@ -462,7 +476,6 @@ class Registry:
             entry = None
         if entry is None:
             entry = Entry(known.key, hello, known.owner, self._shelf)
-            entry.lived = known.here
             self._add(entry)
         elif known.claim < entry.claim or (known.claim == entry.claim and entry.here):
             return None

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
-from penstock.protocol import Load, LoaderDetail, LoaderRow
+from penstock.protocol import Alert, Load, LoaderDetail, LoaderRow
 
 from .bus import Bus
 from .bus.messages import (
+    Alerted,
     Alive,
     Answer,
     AnyMessage,
@@ -96,6 +97,7 @@ class Replicas:
         """What was told before may not have been heard, here and by others."""
         self._tell_alive(new=True)
         self._tell_places(self._backend.registry.places)
+        self._tell_alerts(*self._backend.lookout.known)
 
     async def stop(self) -> None:
         self.inherited.stop()
@@ -128,8 +130,28 @@ class Replicas:
     def changed(self, entry: Entry) -> None:
         """A loader's presence or configuration has changed."""
         if self._peers and not self._learning and not entry.replica:
-            self._send(Known(self._name, [self._known(entry)]))
+            self.tell(entry)
             self._show(entry, detail=True)
+
+    def tell(self, entry: Entry) -> None:
+        """What others must know of a loader that is here has changed."""
+        if self._peers:
+            self._send(Known(self._name, [self._known(entry)]))
+
+    def in_charge(self, entry: Entry) -> bool:
+        """Whether this replica is the one that looks after a loader: the one that has it, or had it last, or, if that
+        is gone, one of the others. Without the bus it is not known who is gone, or where the loader is.
+        """
+        if entry.here or entry.replica:
+            return entry.here
+        if entry.home == self._name or entry.home in self._peers:
+            return entry.home == self._name
+        place, places = self.share
+        return not self.bus.warning and entry.key % places == place
+
+    def alerted(self, alerts: list[Alert], problems: list[str]) -> None:
+        if self._peers:
+            self._tell_alerts(alerts, problems)
 
     def frame(self, loader: str, text: str) -> None:
         for name, peer in self._peers.items():
@@ -174,6 +196,10 @@ class Replicas:
         hub = self._backend.hub
         self._send(Alive(self._name, hub.watching, hub.wants_overview, new))
 
+    def _tell_alerts(self, alerts: list[Alert], problems: list[str], to: str = "") -> None:
+        for first in range(0, max(1, len(alerts)), AT_ONCE):
+            self._send(Alerted(self._name, alerts[first : first + AT_ONCE], problems), to)
+
     def _tell_places(self, places: list[RunPlace], to: str = "") -> None:
         for first in range(0, len(places), AT_ONCE):
             self._send(Places(self._name, places[first : first + AT_ONCE]), to)
@@ -188,7 +214,7 @@ class Replicas:
 
     def _known(self, entry: Entry) -> KnownLoader:
         hello, place = msgspec.msgpack.encode(entry.hello), self._backend.registry.place_of(entry.run)
-        about = entry.presence, entry.seen, place.place, place.number
+        about = entry.presence, entry.seen, place.place, place.number, entry.state, entry.lived
         return KnownLoader(entry.key, entry.owner, entry.claim, hello, *about, entry.here)
 
     def _send(self, message: Message, to: str = "") -> None:
@@ -252,6 +278,8 @@ class Replicas:
             self._learnt(lambda: self._learn(message))
         elif isinstance(message, Places):
             self._learnt(lambda: self._learn_places(message.places, message.sender))
+        elif isinstance(message, Alerted):
+            self._backend.lookout.hear(message.sender, message.alerts, message.problems)
         elif isinstance(message, Rows):
             self._learn_rows([_rows.decode(row) for row in message.rows])
         elif isinstance(message, Shown):
@@ -291,6 +319,7 @@ class Replicas:
             for first in range(0, len(here), AT_ONCE):
                 self._send(Known(self._name, [self._known(one) for one in here[first : first + AT_ONCE]]), alive.sender)
             self._tell_places(self._backend.registry.places, alive.sender)
+            self._tell_alerts(*self._backend.lookout.known, alive.sender)
             if before is None:
                 self._tell_alive()
         fresh = watching - (before.watching if before is not None and not alive.new else frozenset())
@@ -307,6 +336,7 @@ class Replicas:
         if self._peers.pop(name, None) is None:
             return
         self._count()
+        self._backend.lookout.lose(name)
         for entry in list(self._backend.registry):
             if entry.replica == name:
                 entry.orphan()

@@ -1736,7 +1736,7 @@ class Alert(Struct, frozen=True):
     """Something that somebody should look at. Since 2.2."""
 
     id: Count
-    """Counts up while a backend runs."""
+    """Grows from alert to alert; no two have the same, whichever replica saw them."""
     loader: Text
     """Id of the loader that it is about."""
     rule: AlertRule

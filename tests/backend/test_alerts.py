@@ -6,10 +6,6 @@ import json
 import os
 import shlex
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,7 @@ from penstock_dashboard.alerts.rules import RULES, Rules, Seen
 from penstock_dashboard.settings import AlertSettings, Settings
 
 from tests.backend.harness import BRISK, serving, until
-from tests.patience import PATIENCE
+from tests.backend.receivers import receiver
 
 FINE = Seen(
     lived=True,
@@ -167,35 +163,60 @@ def test_each_alert_begins_once_and_ends_at_most_once(presences: list[Any]) -> N
     assert {alert.id for alert in book.alerts if alert.ended is None} == set(begun) - set(ended)
 
 
-@contextmanager
-def receiver(answers: list[int]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A real HTTP server that notes what is posted; it answers with these statuses in turn, then with 204."""
-    heard: list[dict[str, Any]] = []
+class Relay:
+    """One loader that two replicas look at in turn; each hears what the other changes."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            status = answers.pop(0) if answers else 204
-            if status == 204:
-                heard.append(json.loads(body))
-            self.send_response(status)
-            if status == 302:
-                self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def __init__(self) -> None:
+        self.told: list[Alert] = []
+        self.books = [AlertBook(Rules(), self.told.append, writer) for writer in range(2)]
+        self.now = 1000.0
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def goes_on(self, who: int, seconds: int = 1, **more: Any) -> list[str]:
+        """Which rules hold at the end; both agree."""
+        for _ in range(seconds):
+            self.now += 1
+            progress = (0, int(self.now))
+            self.books[who].look("run:0:train", msgspec.structs.replace(FINE, progress=progress, **more), self.now)
+            self.books[1 - who].leave("run:0:train")
+            for alert in self.books[who].take_news():
+                assert self.books[1 - who].learn(alert)
+                assert not self.books[1 - who].learn(alert), "a second time is no news"
+        assert self.books[0].alerts == self.books[1].alerts
+        return [alert.rule for alert in self.books[0].holding]
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/hook", heard
-    finally:
-        server.shutdown()
-        thread.join(PATIENCE)
-        server.server_close()
+
+def test_what_one_replica_saw_for_minutes_goes_on_at_another_that_has_seen_nothing_yet() -> None:
+    relay = Relay()
+    assert relay.goes_on(0, 310, limit="workers") == ["data-bound"]
+    assert relay.goes_on(1, 5, limit="none") == ["data-bound"]
+    assert relay.goes_on(1, 5, limit="workers") == ["data-bound"]
+    assert relay.goes_on(0, 5, limit="none") == ["data-bound"]
+    assert len(relay.told) == 1
+    assert relay.goes_on(0, limit="training") == []
+    assert [alert.ended is None for alert in relay.told] == [True, False]
+    assert relay.goes_on(1, presence="lost", lived=False) == [], "it was gone before"
+    relay.goes_on(0, presence="lost")
+    assert relay.goes_on(1, presence="lost", lived=False) == ["lost"], "whoever looks next goes on with what holds"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["connected", "stale", "lost", "finished"]), st.integers(0, 1)), max_size=30))
+def test_whoever_looks_each_alert_is_told_once_and_its_end_once(steps: list[tuple[Any, int]]) -> None:
+    relay = Relay()
+    for presence, who in steps:
+        relay.goes_on(who, presence=presence)
+    told = [(alert.id, alert.ended is None) for alert in relay.told]
+    assert len(set(told)) == len(told)
+    assert [begins for _, begins in told] == [place % 2 == 0 for place in range(len(told))]
+
+
+def test_an_alert_that_two_began_at_once_is_shown_once() -> None:
+    first, second = (AlertBook(Rules(), lambda _: None, writer) for writer in (1, 2))
+    for book in (first, second):
+        book.look("run:0:train", msgspec.structs.replace(FINE, presence="lost"), 5.0)
+    mine, theirs = first.take_news(), second.take_news()
+    assert mine[0].id != theirs[0].id
+    assert not first.learn(theirs[0]) and second.learn(mine[0])
+    assert first.alerts == second.alerts == mine
 
 
 def test_page_webhook_and_command_are_told_of_a_loader_that_failed(

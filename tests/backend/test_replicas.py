@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from penstock.protocol import Command, CommandChanged, Detail, EpochEvent, Frame, Happened, Overview, Pace
-from penstock_dashboard.settings import Settings
+from penstock.protocol import Command, CommandChanged, Detail, EpochEvent, Errors, Frame, Happened, Overview, Pace
+from penstock_dashboard import replicas
+from penstock_dashboard.settings import AlertSettings, Settings
 from websockets.exceptions import ConnectionClosed
 
 from tests.backend.harness import BRISK, Address, Running, serving, until
+from tests.backend.receivers import receiver
 from tests.backend.servers import PostgresServer, RedisServer, redis_server
 from tests.patience import PATIENCE
 
@@ -199,6 +202,74 @@ def test_when_a_replica_ends_its_loaders_are_stale_elsewhere(
         row = until(lambda: next((row for row in here.get("/api/loaders") if row["presence"] == "stale"), None))
         assert row["workers"] == 2, "what was said last is what is known"
         assert here.backend.replicas.share == (0, 1)
+
+
+def rules_at(running: Running) -> set[tuple[str, str, bool]]:
+    """Rule, loader, and whether it holds, of all alerts that are seen there."""
+    return {(one["rule"], one["loader"], one["ended"] is None) for one in running.get("/api/alerts")["alerts"]}
+
+
+def series_of(running: Running, run: str) -> int:
+    """How many loaders of a run Prometheus finds there."""
+    with running.http() as client:
+        lines = client.get("/metrics").text.splitlines()
+    return sum(line.startswith("penstock_loader_up{") and f'run="{run}"' in line for line in lines)
+
+
+def test_alerts_are_seen_at_every_replica_and_told_once_whoever_is_left_to_tell(
+    folder: Path, postgres: PostgresServer, redis: RedisServer
+) -> None:
+    timing = msgspec.structs.replace(BRISK, reconnect=0.5)
+    with receiver([]) as (url, heard), contextlib.ExitStack() as held:
+        alerts = AlertSettings(webhooks=(url,))
+        settings = Settings(store=postgres.database(), bus=redis.url, timing=timing, alerts=alerts)
+        both = here, there = [held.enter_context(serving(settings, folder)) for _ in range(2)]
+        with serving(settings, folder) as third:
+            until(lambda: here.backend.replicas.share[1] == there.backend.replicas.share[1] == 3)
+            fails, dies = (held.enter_context(third.loader(run)) for run in ("fails", "dies"))
+            dies.snapshot()
+            fails.snapshot(state="failed", errors=Errors(1, 1.0, "ValueError: torn", fatal=True))
+            for one in both:
+                until(lambda one=one: rules_at(one) == {("failed", fails.id, True)})  # type: ignore[misc]
+                until(lambda one=one: one.backend.registry.get(dies.id).state == "running")  # type: ignore[misc]
+            with there.viewer() as viewer:
+                (shown,) = viewer.alerts.alerts
+                assert "torn" in shown.text
+            assert [series_of(one, "dies") for one in (here, there, third)] == [0, 0, 1]
+        # The replica is gone, and both loaders with it: one of those that are left says so.
+        for one in both:
+            until(lambda one=one: rules_at(one) == {("failed", fails.id, True), ("lost", dies.id, True)})  # type: ignore[misc]
+        with here.loader("dies", first_seq=1) as again:
+            again.snapshot()
+            for one in both:
+                until(lambda one=one: ("lost", dies.id, False) in rules_at(one))  # type: ignore[misc]
+            until(lambda: any(told["state"] == "ended" for told in heard), "the end to be told")
+            assert [series_of(one, "dies") for one in both] == [1, 0]
+            again.acknowledged(again.goodbye())
+    told = sorted((one["alert"]["rule"], one["state"]) for one in heard)
+    assert told == [("failed", "firing"), ("lost", "ended"), ("lost", "firing")]
+
+
+def test_nobody_is_called_lost_because_the_bus_is(
+    folder: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timing = msgspec.structs.replace(BRISK, reconnect=0.5)
+    with redis_server() as own, contextlib.ExitStack() as held:
+        settings = Settings(store=postgres.database(), bus=own.url, timing=timing)
+        here, there = (held.enter_context(serving(settings, folder)) for _ in range(2))
+        with there.loader("unseen") as loader:
+            loader.snapshot()
+            until(lambda: (entry := here.backend.registry.get(loader.id)) and entry.state == "running")
+            own.stop()
+            with monkeypatch.context() as patched:
+                patched.setattr(replicas, "GONE", 0.1)
+                until(lambda: here.backend.registry.get(loader.id).presence == "lost")  # type: ignore[union-attr]
+                here.call(here.backend.lookout.look)
+                assert rules_at(here) == rules_at(there) == set()
+            own.start()
+            until(lambda: here.get(f"/api/loaders/{loader.id}")["row"]["presence"] == "connected")
+            here.call(here.backend.lookout.look)
+            assert rules_at(here) == rules_at(there) == set()
 
 
 def test_without_the_bus_everything_here_goes_on_and_it_comes_back(folder: Path, postgres: PostgresServer) -> None:

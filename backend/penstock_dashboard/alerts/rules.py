@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from itertools import pairwise
 from typing import get_args
 
@@ -16,6 +17,8 @@ DATA_BOUND: frozenset[Limit] = frozenset(
 )
 """Limits that mean that training waits for data, for as long as they are what is named."""
 ACTIVE: frozenset[LoaderState] = frozenset(("running", "paused"))
+DRAWN_OUT: frozenset[AlertRule] = frozenset(("data-bound", "stalled", "memory"))
+"""What must be seen for a while."""
 LOOKS = 10
 """Into so many parts the time is cut over which memory must grow: in each, the workers must have more than in the one
 before."""
@@ -63,11 +66,15 @@ class Seen(Struct, frozen=True):
 class Watched:
     """One loader over time, as the rules see it."""
 
-    def __init__(self, rules: Rules, seen: Seen, now: float) -> None:
+    def __init__(self, rules: Rules, seen: Seen, now: float, held: Collection[AlertRule] = ()) -> None:
+        """`held`: what holds already, because another replica saw it before this one began to look."""
         self._rules = rules
+        self._since = now
+        self._unsure = bool(held)
+        """Nothing is known here yet of what limits it, so what was seen elsewhere is taken to hold."""
         self._progress = seen.progress
-        self._moved = now
-        self._bound_since: float | None = None
+        self._moved = now - rules.stalled if "stalled" in held else now
+        self._bound_since: float | None = now - rules.data_bound if "data-bound" in held else None
         self._memory: deque[tuple[float, float, float]] = deque(maxlen=LOOKS + 1)
         """When, and what all workers had then, and the one that had most."""
         self._memory_workers = seen.workers
@@ -88,6 +95,14 @@ class Watched:
             found["quarantine"] = f"{many[0].upper()}{many[1:]} in quarantine."
         return {rule: text for rule, text in found.items() if rule in self._rules.on}
 
+    def undecided(self, seen: Seen, now: float) -> frozenset[AlertRule]:
+        """What goes on if it held before: too little was seen here to say that it does not."""
+        if seen.presence not in ("connected", "stale") or seen.state not in ACTIVE:
+            return frozenset()
+        if self._unsure:
+            return DRAWN_OUT
+        return frozenset(("memory",)) if now - self._since < self._rules.memory else frozenset()
+
     def _running(self, seen: Seen, now: float) -> dict[AlertRule, str]:
         found: dict[AlertRule, str] = {}
         rules = self._rules
@@ -101,10 +116,12 @@ class Watched:
 
     def _follow(self, seen: Seen, now: float) -> None:
         running = seen.presence == "connected" and seen.state == "running"
-        if seen.progress != self._progress or not (running and seen.waiting):
+        self._unsure = self._unsure and not (running and seen.limit != "none")
+        if seen.progress != self._progress or not (self._unsure or (running and seen.waiting)):
             self._progress, self._moved = seen.progress, now
         bound = running and seen.limit in DATA_BOUND
-        self._bound_since = (self._bound_since if self._bound_since is not None else now) if bound else None
+        if bound or not self._unsure:
+            self._bound_since = (self._bound_since if self._bound_since is not None else now) if bound else None
         if not running or seen.workers != self._memory_workers or not seen.rss:
             self._memory.clear()
             self._memory_workers = seen.workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from penstock.protocol import Alert
 
 from ..store import CommandStored, EventRecord, RunPlace
 
@@ -40,6 +41,10 @@ class KnownLoader(msgspec.Struct, frozen=True, array_like=True):
     """Where its run stands in the overview,"""
     placed: int
     """and the number of that place: of two, the later one holds."""
+    state: str
+    """What it says of itself."""
+    lived: bool
+    """It was well at some time: how it ends is news."""
     here: bool
     """It is connected at the sender."""
 
@@ -54,6 +59,14 @@ class Places(Message, frozen=True):
     """Places of runs in the overview, which people gave them."""
 
     places: list[RunPlace]
+
+
+class Alerted(Message, frozen=True):
+    """Alerts that began, ended or read differently."""
+
+    alerts: list[Alert]
+    problems: list[str]
+    """Why the sender could not tell somebody who should be told, as it stands."""
 
 
 class Rows(Message, frozen=True):
@@ -119,4 +132,6 @@ class Answer(Message, frozen=True):
     """JSON; empty: it does not know."""
 
 
-AnyMessage = Alive | Known | Places | Rows | Shown | Told | Ordered | Moved | Forgotten | SignedOut | Ask | Answer
+AnyMessage = (
+    Alive | Known | Places | Alerted | Rows | Shown | Told | Ordered | Moved | Forgotten | SignedOut | Ask | Answer
+)

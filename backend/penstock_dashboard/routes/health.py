@@ -122,7 +122,7 @@ async def metrics(
     _: Annotated[object, Depends(Requires("view"))],
     workers: Annotated[bool, Query(description="With series for every worker, too.")] = False,
 ) -> Response:
-    entries = [entry for entry in backend.registry if not entry.replica]  # others tell of theirs
+    entries = [entry for entry in backend.registry if backend.replicas.in_charge(entry)]  # others tell of theirs
     limits = {entry.id: entry.verdict().limit for entry in entries}
     text = await asyncio.to_thread(expose, backend, entries, limits, workers)
     return Response(text, headers={"content-type": CONTENT_TYPE})

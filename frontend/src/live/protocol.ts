@@ -2056,7 +2056,7 @@ export interface Alerts {
 
 /** Something that somebody should look at. Since 2.2. */
 export interface Alert {
-  /** Counts up while a backend runs. */
+  /** Grows from alert to alert; no two have the same, whichever replica saw them. */
   id: number;
   /** Id of the loader that it is about. */
   loader: string;
