@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import logging
 import os
 import platform
@@ -84,6 +85,8 @@ FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SI
 log = logging.getLogger("penstock")
 
 _active: weakref.WeakSet[Publisher] = weakref.WeakSet()
+_numbers = itertools.count()
+"""In the order in which publishers are made."""
 
 
 class Publisher:
@@ -91,6 +94,7 @@ class Publisher:
 
     def __init__(self, source: Source, address: AnyAddress, interval: float = INTERVAL, *, identity: Identity) -> None:
         self.identity = identity
+        self._number = next(_numbers)
         self.finishing = False
         """The goodbye is on its way."""
         self._source = source
@@ -244,7 +248,10 @@ class Publisher:
         """The source is gone, and it is not known yet how that is to be told."""
         if self._gone_at is None or self._end_by is not None:
             return False
-        return now < self._gone_at + LINGER and self._source.was_interrupted
+        if now >= self._gone_at + LINGER or not self._source.was_interrupted:
+            return False
+        # The process that has made another one since goes on.
+        return not any(other._number > self._number for other in self._namesakes())
 
     # -- the connection -------------------------------------------------------------------------------------
 
@@ -275,14 +282,23 @@ class Publisher:
         self._connection = Connection(address)
 
     def _has_predecessor(self) -> bool:
-        """A loader of the same name is still saying goodbye: were we faster, the backend would not listen to it."""
-        this = self.identity
+        """A loader of the same name is still saying goodbye: were we faster, the backend would not listen to it.
+
+        Only one that was there before: if both are gone, they must not wait for each other.
+        """
         return any(
-            other is not self
-            and (other.finishing or other._source.gone)
-            and (other.identity.run, other.identity.rank, other.identity.name) == (this.run, this.rank, this.name)
-            for other in list(_active)
+            other._number < self._number and (other.finishing or other._source.gone) for other in self._namesakes()
         )
+
+    def _namesakes(self) -> list[Publisher]:
+        """The others whose loaders have the same name."""
+        this = self.identity
+        return [
+            other
+            for other in list(_active)
+            if other is not self
+            and (other.identity.run, other.identity.rank, other.identity.name) == (this.run, this.rank, this.name)
+        ]
 
     def _lose(self, lost: Lost) -> None:
         now = time.monotonic()

@@ -279,13 +279,14 @@ def test_what_happens_is_told(loaders: Loaders, workers: Any, tmp_path: Path) ->
     watch = iterator.pool.conductor.observer.stalls
     wait_until(lambda: watch.open is not None and watch.open.stack, "the stack of a stall")
     stats = made.stats()
-    (busy,) = (worker for worker in stats.workers if worker.state == "fetching" and worker.batch == 3)
-    assert busy.pid != 0 and stats.queues.reorder > 0
+    # One, or two: a task that was taken back just when it was taken up is made twice.
+    busy = {worker.id: worker.pid for worker in stats.workers if worker.state == "fetching" and worker.batch == 3}
+    assert busy and all(busy.values()) and stats.queues.reorder > 0
     dataset.let_go()
     assert len(rest.result()) == 12
     told = made._penstock.ledger.take_events()
     (stall,) = (event for event in told if isinstance(event, Stall) and event.stack)
-    assert (stall.batch, stall.worker) == (3, busy.id)
+    assert stall.batch == 3 and stall.worker in busy
     assert "in __getitem__" in stall.stack
     assert {span.batch for event in told if isinstance(event, Spans) for span in event.spans} == set(range(12))
     assert [event.what for event in told if isinstance(event, EpochEvent)] == ["started", "ended"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from penstock.protocol import PROTOCOL, Command, EpochEvent, Pause, Resize, Snapshot
+from penstock.protocol import PROTOCOL, Command, EpochEvent, Identity, Pause, Resize, Snapshot
 from penstock.telemetry import publisher as module
 from penstock.telemetry.address import Address
 from penstock.telemetry.outbox import Outbox
@@ -384,3 +384,20 @@ def test_a_forked_child_does_not_publish_and_does_not_hold_the_connection(server
         child.close()
         near.close()
         far.close()
+
+
+def test_of_two_that_are_gone_the_second_waits_and_the_first_does_not() -> None:
+    """Else neither would say goodbye, if the first has lost its connection meanwhile."""
+    sources = [CountingSource(), CountingSource()]
+    address = Address("http://127.0.0.1:1", TOKEN)
+    first, second = (Publisher(each, address, identity=Identity("run", each.name)) for each in sources)
+    for source in sources:
+        source.gone = source.was_interrupted = True
+    module._active.update((first, second))
+    try:
+        assert second._has_predecessor() and not first._has_predecessor()
+        first._gone_at = second._gone_at = 100.0
+        assert second._lingers(100.5) and not second._lingers(100.0 + module.LINGER)
+        assert not first._lingers(100.5), "the process that has made another since goes on"
+    finally:
+        module._active.difference_update((first, second))
