@@ -194,30 +194,6 @@ def test_time_without_work_has_no_stack() -> None:
         done.set()
 
 
-def test_what_comes_first_after_the_lock_was_given_up_is_seen() -> None:
-    done = threading.Event()
-
-    def begins() -> None:  # some 0.06 ms: over before a sampler that is not quick asks for the lock
-        for _ in range(8_000):
-            pass
-
-    def goes_on() -> None:
-        for _ in range(16_000):
-            pass
-
-    def work() -> None:
-        while not done.is_set():
-            begins()
-            goes_on()
-            time.sleep(0)
-
-    with sampled(work) as watch:
-        while watch.leaves.count("goes_on") < 40:
-            watch.wait_for(20)
-        done.set()
-    assert watch.leaves.count("begins") * 10 > watch.leaves.count("goes_on"), "half as often, but for the edges"
-
-
 def test_the_user_notices_no_thread_no_signal_and_no_setting() -> None:
     """Signals still interrupt what the main thread waits in: they never reach the sampler's thread."""
     before, known, heard = sys.getswitchinterval(), threading.enumerate(), []
