@@ -43,15 +43,18 @@ class LocalDashboard:
 
     def __init__(self) -> None:
         self._leading = os.environ.get("LOCAL_RANK", "0") in ("", "0")
+        self._found = False
+        """There was one: if it is gone, somebody has ended it."""
 
     def find(self) -> discovery.Discovery | None:
         """The dashboard, or None while it is starting."""
         with _lock:
             found = discovery.read()
             if found is not None:
+                self._found = True
                 if self._leading:
                     _tell(found.url)
-            elif self._leading:
+            elif self._leading and not self._found:
                 self._start()
             return found
 

@@ -115,6 +115,16 @@ def test_true_means_the_local_dashboard_wherever_it_is(capsys: pytest.CaptureFix
     ]
 
 
+def test_one_that_was_there_and_was_ended_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_started", False)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("started"))
+    announce("http://127.0.0.1:1111")
+    address = LocalAddress()
+    assert address.find() is not None
+    discovery.discovery_path().unlink()
+    assert address.find() is None
+
+
 def test_only_the_first_process_of_a_machine_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", lambda *_a, **_k: pytest.fail("started"))
     monkeypatch.setenv("LOCAL_RANK", "1")
