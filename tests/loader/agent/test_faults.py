@@ -115,8 +115,13 @@ def test_workers_obey_what_they_were_told_before_they_were_born(
         finally:
             os.kill(session, signal.SIGCONT)
         # Those that were there before may stand at a batch, or not.
-        born = lambda: [each.state for each in run.loader.stats().workers if each.id >= 2]  # noqa: E731
-        wait_until(lambda: born() == ["paused"] * 2, "their pause")
+        born = {2, 3}
+        wait_until(
+            lambda: (
+                born == {each.id for each in run.loader.stats().workers if each.id in born and each.state == "paused"}
+            ),
+            "their pause",
+        )
         run.loader.resume()
         os.kill(session, signal.SIGSTOP)
         try:
